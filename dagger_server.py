@@ -98,7 +98,7 @@ from xrl_alignment.dagger.front import ExpectedGames, Front
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import LabelGuard, Rounds
 from xrl_alignment.dagger.training import Trainer
-from xrl_alignment.lab.ending import ending
+from xrl_alignment.lab.ending import ending, trained_unplayed
 from xrl_alignment.runs.directory import RunDirectory, new_run_directory
 from xrl_alignment.show.dashboard.pages import Dashboard
 
@@ -217,6 +217,8 @@ def advice(config: DaggerConfig, directory: RunDirectory, expected: ExpectedGame
             f"warning: run.train_every={run.train_every}, but the run has at most {most} episodes: "
             "the model is updated once, at the end"
         )
+    if not_playing := trained_unplayed(config):
+        lines.append(f"warning: {not_playing}")
     if not directory.done:
         lines.append(f"Waiting for a client: {expected.client_command}")
     return lines

@@ -34,6 +34,8 @@ from split_inference.socket_connection import FailedRequest, SocketConnection
 from split_inference.trajectories import TrajectoryFolder
 from split_inference.vision_models import load_model
 
+# Of a settings file, beside the sections `model:` and `policy:`.
+READ = ("run.device", "run.num_threads", "run.max_batch", "environment.tell_objects", "environment.blank_frames")
 INSTRUCTIONS = """\
 You control a household robot through text commands and see what it sees. Reach the goal of the task.
 Reply with exactly one command on one line and nothing else. The commands are:
@@ -99,7 +101,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if arguments.options and not arguments.cfg_path:
         parser.error("--options override settings of --cfg-path, which is not given")
-    for name in ("temperature", "max_new_tokens", "prompt_chars", "instructions"):
+    engine = ("model_name", "max_model_len", "dtype", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
+    for name in ("temperature", "max_new_tokens", "prompt_chars", "instructions", *engine):
         if arguments.cfg_path and getattr(arguments, name) != parser.get_default(name):
             parser.error(f"--{name.replace('_', '-')} does not apply to --cfg-path, whose settings say how it answers")
     return arguments
@@ -219,7 +222,14 @@ def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, 
         for name in ("name_by", "camera", "other_frames", "image_severity", "text_noise"):
             if getattr(shown, name) != getattr(usual, name):
                 raise ConfigError(f"environment.{name}={getattr(shown, name)}: the server shows games as they are")
-        given |= {name: shareable(config)[name] for name in ("model", "policy", "environment")}
+        for option in arguments.options:
+            if not option.startswith(("model.", "policy.")) and option.partition("=")[0] not in READ:
+                raise ConfigError(
+                    f"--options {option} has no effect here: of the settings file only model:, policy: and "
+                    f"{', '.join(READ)} count; --help names this program's own options for games and turns"
+                )
+        given |= {name: shareable(config)[name] for name in ("model", "policy")}
+        given["shown"] = {"tell_objects": shown.tell_objects, "blank_frames": shown.blank_frames}
     return given
 
 

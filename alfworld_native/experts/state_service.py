@@ -87,7 +87,9 @@ class StateService:
         return Bookmark(self._engine.snapshot(), self._told, self._steps)
 
     def restore(self, bookmark: Bookmark) -> TimeStep:
-        """Go back (or forth) to a state of the same game; EnvironmentFault for one of another game."""
+        """Go back (or forth) to a state of the same game; EnvironmentFault for one of another game, or none."""
+        if not isinstance(bookmark, Bookmark):
+            raise EnvironmentFault(f"a bookmark is what `snapshot` gives, not {type(bookmark).__name__}")
         self._engine.restore(bookmark.state)
         self._told, self._steps = bookmark.told, bookmark.steps
         return self._now(self._told.text)

@@ -19,6 +19,8 @@ def read_mixture(text: str) -> dict[str, float]:
     weights: dict[str, Any] = {}
     for part in text.replace(",", " ").split():
         level, _, weight = part.partition("=")
+        if level in weights:
+            raise EnvironmentFault(f"level {level} is named twice: give it one weight")
         try:
             weights[level] = float(weight or 1)
         except ValueError:

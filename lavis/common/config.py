@@ -230,8 +230,24 @@ def merged(*layers: Mapping[str, Any] | DictConfig) -> DictConfig:
             config = OmegaConf.merge(beneath(config, layer), layer)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the settings do not fit together: {first_sentence(error)}") from error
+    except TypeError as error:
+        raise ConfigError(clash(config, layer) or str(error)) from error
     assert isinstance(config, DictConfig)
     return config
+
+
+def clash(below: DictConfig, above: Mapping[str, Any] | DictConfig) -> str:
+    """Where `above` has a list and `below` a section, or the other way round: OmegaConf's TypeError does not say it."""
+
+    def first(old: Any, new: Any, path: str) -> str:
+        if isinstance(old, dict) and isinstance(new, dict):
+            return next(filter(None, (first(old.get(key), new[key], f"{path}.{key}") for key in new)), "")
+        if {type(old), type(new)} != {dict, list}:
+            return ""
+        wanted = "a list" if isinstance(old, list) else "a section with keys of its own"
+        return f"{path[1:]}: {new!r} has the wrong type: it must be {wanted}"
+
+    return first(OmegaConf.to_container(below), OmegaConf.to_container(OmegaConf.create(dict(above))), "")
 
 
 def beneath(config: DictConfig, layer: Mapping[str, Any] | DictConfig) -> DictConfig:

@@ -214,11 +214,12 @@ class AdmissionControl:
         self.metrics.requests.labels(transport, "200").inc()
         return result
 
-    def refused(self, transport: str, caller: str, refusal: RequestRefused) -> None:
-        """Count and log a refused request."""
-        self.metrics.requests.labels(transport, str(refusal.status)).inc()
+    def refused(self, transport: str, caller: str, refusal: RequestRefused, status: int | None = None) -> None:
+        """Count and log a refused request; `status` is what the caller got, if it is not the refusal's own."""
+        status = refusal.status if status is None else status
+        self.metrics.requests.labels(transport, str(status)).inc()
         self.metrics.refusals.labels(refusal.code).inc()
-        logger.info("%s %s %d %s", transport, caller, refusal.status, refusal.code)
+        logger.info("%s %s %d %s", transport, caller, status, refusal.code)
 
     async def _act(self, caller: str, query: ActionQuery) -> ActionResult:
         try:

@@ -121,9 +121,9 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
     @app.exception_handler(RequestRefused)
     async def refused(request: Request, refusal: RequestRefused) -> JSONResponse:
         path = request.url.path
-        if path in ACTIONS:
-            admission.refused("chat" if path == CHAT else "http", request.scope[CALLER], refusal)
         status, body = refusal_status_and_body(refusal, path)
+        if path in ACTIONS:
+            admission.refused("chat" if path == CHAT else "http", request.scope[CALLER], refusal, status)
         return JSONResponse(body, status, refusal_headers(refusal))
 
     @app.exception_handler(RequestValidationError)

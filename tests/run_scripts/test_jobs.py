@@ -80,6 +80,13 @@ def test_data_that_is_no_folder_is_told_in_one_line(script: Path, tmp_path: Path
     assert done.returncode and done.stderr == f"{file} is no folder: name the folder that collect has filled\n"
 
 
+@pytest.mark.parametrize("script", named("evaluate"), ids=lambda path: path.name)
+def test_an_evaluation_that_plays_games_stages_no_data(script: Path, tmp_path: Path) -> None:
+    done = run(script, tmp_path, TEST_DATA="", CFG="configs/evaluate/episodes.yaml", OPTIONS="run.num_envs=2")
+    wanted = "evaluate.py --cfg-path configs/evaluate/episodes.yaml --options model.pretrained=a.pth run.num_envs=2\n"
+    assert (done.stdout, done.stderr) == (wanted, "")
+
+
 @pytest.mark.parametrize(
     "script", named("train") + named("evaluate"), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )

@@ -90,6 +90,7 @@ def test_options_that_make_no_sense(capsys):
         ["--base-url", "u", "--model-path", "m"],
         ["--base-url", "u", "--options", "policy.num_beams=1"],
         ["--cfg-path", "f", "--temperature", "1"],
+        ["--cfg-path", "f", "--dtype", "float16"],
         ["--base-url", "u", "--timeout", "-1"],
         ["--base-url", "u", "--max-retries", "-1"],
         ["--base-url", "u", "--temperature", "nan"],
@@ -137,6 +138,16 @@ def test_settings_of_games_that_the_server_shows_otherwise_are_refused(tmp_path)
     given += ["--options", "environment.show_ids=true"]
     with pytest.raises(ConfigError, match="environment.name_by=type: the server shows games as they are"):
         alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments(given), "")
+
+
+@pytest.mark.parametrize("option", ["run.actor=expert", "environment.split=household_house", "reflexion.enabled=true"])
+def test_settings_that_the_client_does_not_read_are_refused(tmp_path, option):
+    given = ["--output-dir", str(tmp_path / "out"), "--cfg-path", str(REPO_ROOT / "configs/evaluate/episodes.yaml")]
+    given += ["--options", "model.max_txt_len=200", "run.max_batch=2", "environment.tell_objects=true"]
+    recorded = alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments(given), "")
+    assert recorded["shown"] == {"tell_objects": True, "blank_frames": False}
+    with pytest.raises(ConfigError, match=f"--options {option} has no effect here"):
+        alfworld_vllm_client.run_settings(alfworld_vllm_client.parse_arguments([*given, option]), "")
 
 
 def test_two_runs_of_one_folder_are_refused(tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, MODEL_TYPES, PARTS
@@ -112,6 +113,25 @@ def stored_settings(config: object) -> StoredSettings:
             elif not _is_default(value, _DEFAULTS[section].get(key)):
                 left_out.append(f"{section}.{key if key.isidentifier() else '…'}={_printable(value)}"[:_LONGEST])
     return StoredSettings(taken, left_out)
+
+
+def run_of(checkpoint: Path) -> tuple[dict[str, Any], str]:
+    """The `model:` settings that a checkpoint's run names, and what it showed the model ("" if the file does not say).
+
+    A file of weights alone names none, and a checkpoint of `train.py` knows not what its data showed.
+    """
+    from lavis.runners import checkpoint as offline  # here: torch takes seconds to import
+    from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
+
+    try:
+        taken = stored_settings(load_checkpoint(checkpoint).get("config")).taken
+        return taken["model"], EnvironmentConfig(**taken["environment"]).shows
+    except CheckpointError:
+        pass
+    try:
+        return stored_settings(offline.load(checkpoint)["config"]).taken["model"], ""
+    except CheckpointError:
+        return {}, ""
 
 
 def told(settings: StoredSettings) -> str:

@@ -5,6 +5,7 @@
 
 PNG images (the default) survive both ways unchanged. Episodes stay together: an entry's `episode` names the shard that
 it came from; without that key, consecutive entries of the same `game` make a shard, as long as their `step` grows.
+`collection.json` goes along, which says how `collect` made the data.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from lavis.common.errors import ConfigError, EmacError, FileError
-from lavis.common.files import make_folder, sync
+from lavis.common.files import make_folder, read_json, sync, write_json
 from lavis.common.program import run_program
 from lavis.common.progress import Bar
 from lavis.datasets.annotations import AnnotationFile
@@ -139,6 +140,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             count = to_lavis(arguments.source, unfinished, arguments.image_format or "png")
         else:
             count = to_shards(arguments.source, unfinished, arguments.images)
+        source = arguments.source if arguments.source.is_dir() else arguments.source.parent
+        if (made := source / "collection.json").is_file():
+            # With a format that `collect` does not write: it must not go on with a folder that it has not filled.
+            write_json(unfinished / made.name, {**read_json(made), "format": "converted"})
         os.replace(unfinished, arguments.out)
         sync(arguments.out.absolute().parent)
     except EmacError:  # some are OSErrors, of a source that cannot be read

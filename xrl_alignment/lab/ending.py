@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from alfworld_native.household.mixture import read_mixture
+from lavis.common.named_class import is_class_name
 from lavis.common.paths import REPO_ROOT
 from lavis.models.sections import changed_keys
 from xrl_alignment.agents.experts.llm.accounting import Usage, read_calls
@@ -42,10 +43,18 @@ def ending(run_dir: Path) -> list[str]:
         told.append(f"language model as expert: {total.calls} calls, {cost}")
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint:
+        told += [trained_unplayed(config)] if trained_unplayed(config) else []
         told += [f"checkpoint: {checkpoint}", f"evaluate it: {evaluate_command(config, checkpoint)}"]
     elif config.run.run_training:
         told.append("no checkpoint was written: run.save_ckpt=false")
     return [*told, f"report: python -m xrl_alignment.report {shlex.quote(str(run_dir))}"]
+
+
+def trained_unplayed(config: DaggerConfig) -> str:
+    """A sentence for a run in which a policy of somebody's own plays, and the model learns; empty for any other run."""
+    if not (config.run.run_training and is_class_name(config.policy.name)):
+        return ""
+    return f"policy.name={config.policy.name} plays; the model that is trained learns from its games, and plays none"
 
 
 def success(records: list[EpisodeRecord], games: int) -> str:
@@ -88,7 +97,8 @@ def evaluate_command(config: DaggerConfig, checkpoint: Path) -> str:
 def offline_command(config: Mapping[str, Any], checkpoint: Path) -> str:
     """The command line that plays held-out games with `checkpoint`, which `train.py` has written; `config` is its own.
 
-    The games show what those of the training data showed, if `collect` made the data: another text is another task.
+    The games show what those of the training data showed, if `collect` made the data: another text is another task. If
+    not, the line ends with a comment that says so.
     """
     base = load_config(EvaluateConfig, REPO_ROOT / EPISODES)
     options = model_options(changed_keys(config["model"]), checkpoint)
@@ -108,7 +118,7 @@ def offline_command(config: Mapping[str, Any], checkpoint: Path) -> str:
                 options |= {f"environment.{size}": plan.num_games for size in sizes}
     if any((section or {}).get("blank_images") for section in config["datasets"].values()):
         options["environment.blank_frames"] = True
-    return command(options)
+    return command(options) + ("" if plan else "   # set what the data showed: it is not known (docs/information.md)")
 
 
 def _plan(datasets: Mapping[str, Any], splits: Sequence[str]) -> Plan | None:

@@ -72,6 +72,7 @@ RULES = "+rules"  # ends the name of a player that is decoded with our two rules
 CHOOSES = "chosen from the admissible commands"  # how such a player answers
 TOGETHER = 64  # games that are played at once: a student answers them as one batch
 STATISTICS = Path(statistics.__file__).with_name(statistics.TABLE)
+SHOWN = "text, rendered state with labels"  # what players of weights are given, in `EnvironmentConfig.shows`'s words
 RUN_KEYS = ("run.device", "run.num_threads", "run.max_batch")  # what `--options` may say of how models run
 
 
@@ -149,7 +150,12 @@ def _student(text: str, weights: str, more: Sequence[str]) -> Player:
     if own:
         chosen = [f"model.model_type={weights}", *of_run]
     else:
-        chosen = [*_model_of(file, more), f"model.pretrained={weights}", *more]
+        from xrl_alignment.builders.stored import as_options, run_of  # here: the other players need no torch
+
+        model, shown = run_of(file)
+        if model.get("arch") == "hf_vlm" and not any(option.startswith("model.path=") for option in more):
+            raise ConfigError(f"player {file} is of a model of the hub: say where it is, --options model.path=FOLDER")
+        chosen = [*as_options({"model": model}), f"model.pretrained={weights}", *more]
 
     def make(cleanup: ExitStack) -> Actor:
         from lavis.common.devices import pick_device, set_threads  # here: the other players need no torch
@@ -168,24 +174,10 @@ def _student(text: str, weights: str, more: Sequence[str]) -> Player:
     identity = {"weights": _digest(file), "decoding": decoded}
     if of_model and not own:
         identity["options"] = " ".join(of_model)
+    if not own and shown not in ("", SHOWN):
+        identity["trained on"] = shown
+        print(f"{file} was trained on {shown}; here it is given {SHOWN}, which is another task", flush=True)
     return Player(text, identity, make)
-
-
-def _model_of(file: Path, more: Sequence[str]) -> list[str]:
-    """The `model:` settings that a run's checkpoint names, as options; none for a file of weights alone.
-
-    ConfigError if the checkpoint is of a model of the hub and `more` options do not say where the model is.
-    """
-    from xrl_alignment.builders.stored import as_options, stored_settings  # here: the other players need no torch
-    from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint
-
-    try:
-        stored = stored_settings(load_checkpoint(file).get("config")).taken["model"]
-    except CheckpointError:
-        return []
-    if stored.get("arch") == "hf_vlm" and not any(option.startswith("model.path=") for option in more):
-        raise ConfigError(f"player {file} is of a model of the hub: say where it is, --options model.path=FOLDER")
-    return as_options({"model": stored})
 
 
 def _endpoint(model: str, address: str, cleanup: ExitStack) -> Actor:

@@ -9,7 +9,7 @@ starts nothing. With `environment.name=thor` and no display the client runs unde
 `--resume RUN_DIR` continues a killed pipeline, with the same files and options: RUN_DIR is the directory of the phase
 that was running; the pipeline does not run the phases before it again.
 A file with a section `planner` (`configs/emac_plus/`) runs EMAC+'s loop instead, in this process
-(docs/emac_plus.md); `--resume` then names the loop's folder.
+(docs/emac_plus.md); `--resume` then names the loop's folder, whose settings need not be given again.
 """
 
 from __future__ import annotations
@@ -386,6 +386,9 @@ def main() -> None:
         "start again",
     )
     arguments = parser.parse_args()
+    own = arguments.resume / "config.yaml" if arguments.resume else None
+    if not arguments.cfg_path and own and own.is_file() and is_emac_plus(own):
+        arguments.cfg_path = [str(own)]
     if not arguments.cfg_path:
         example = "--cfg-path configs/dagger/demo_bc.yaml configs/dagger/demo_dpo.yaml"
         parser.error(f"--cfg-path FILE … is required, for example {example}")

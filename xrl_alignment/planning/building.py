@@ -33,6 +33,7 @@ from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.named import check_device, check_policy
 from xrl_alignment.builders.student import check_served, load_student, make_policy, model_section, prompt_writer
 from xrl_alignment.builders.teacher import build_endpoint
+from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.common.versions import versions
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.figures import table
@@ -96,7 +97,12 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
         print(f"EMAC+: {folder}", flush=True)
         # A resume may ask for other ablations and switches than before: the rows of earlier ones stay.
         earlier = read_json(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
-        summary = {**earlier, **run_all(config, games, folder)}
+        try:
+            summary = {**earlier, **run_all(config, games, folder)}
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(f"continue with --resume {folder}") from stop
+        except EndpointFault as error:
+            raise type(error)(f"{error}; the loop is kept: continue with --resume {folder}") from error
         write_json(folder / SUMMARY, summary)
     print(table(summary))
     print(f"{folder / SUMMARY}", flush=True)

@@ -16,7 +16,7 @@ try:
     from omegaconf.errors import OmegaConfBaseException
     from omegaconf.grammar_parser import OmegaConfGrammarParser, parse
 
-    from lavis.common.config import beneath, is_no_text, load_yaml, not_a_list, read_option
+    from lavis.common.config import beneath, clash, is_no_text, load_yaml, not_a_list, read_option
     from xrl_alignment.settings.schema import PROGRAMS, DaggerConfig, EvaluateConfig
 except ModuleNotFoundError as error:
     raise missing_extra("train", error) from None
@@ -56,6 +56,8 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
             merged = OmegaConf.merge(beneath(merged, layer), layer)
         except OmegaConfBaseException as error:
             raise ConfigError(_type_error_text(schema, error, layer, source)) from error
+        except TypeError as error:
+            raise ConfigError(f"{source}: {clash(merged, layer) or error}") from error
     try:
         # References (`${run.seed}`) are resolved here, and each section checks itself when it is made.
         config = typing.cast(SchemaT, OmegaConf.to_object(merged))

@@ -98,7 +98,7 @@ class LoopRunConfig(AgentTraining):
     ablations: list[str] = setting(
         [],
         "loops to run besides, each with one thing switched off or changed: " + ", ".join(f"`{n}`" for n in ABLATIONS),
-        list_of("ablations", lambda name: name in ABLATIONS),
+        list_of(f"names among {', '.join(ABLATIONS)}", lambda name: name in ABLATIONS),
         may_change=True,
     )
     switches: list[str] = setting(

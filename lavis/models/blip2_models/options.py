@@ -85,7 +85,7 @@ class Blip2EmacKeys(Section, section="model"):
     llm_dtype: str = setting("float32", "number format of the language model's frozen weights")
     # LoRA (Hu et al. 2021, arXiv:2106.09685) on queries and values alone, as in most of the paper's experiments.
     lora_rank: int = setting(0, "rank of adapters on the language model (LoRA); 0: none", at_least(0))
-    lora_alpha: int = setting(16, "adapters count `lora_alpha / lora_rank`", at_least(0))
+    lora_alpha: int = setting(16, "adapters count `lora_alpha / lora_rank`", at_least(1))
     lora_dropout: float = setting(0.0, "dropout before the adapters", BELOW_ONE)
     lora_targets: list[str] = setting(["q_proj", "v_proj"], "ends of the names of the layers that get adapters")
     bert_tokenizer: str = setting("bert-base-uncased", "tokenizer of the Q-Former's instructions")

@@ -6,8 +6,8 @@
       adapter_model.safetensors adapter_config.json README.md    (peft's own)
       emac_base.json                                             their base and their games (`lavis.models.folder_note`)
 
-`--options` are the keys of the run's `model:` section (its config.yaml has them). A folder of peft goes to the hub with
-`hf upload NAME OUT`, and into another run with `model.pretrained=OUT`.
+`--options` are the keys of the run's `model:` section (its config.yaml has them), with or without `model.` in front. A
+folder of peft goes to the hub with `hf upload NAME OUT`, and into another run with `model.pretrained=OUT`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if __name__ == "__main__":
     read_first(parse_arguments)
 
 from lavis.common.config import merged, plain, read_option
-from lavis.common.files import make_folder
+from lavis.common.files import writable
 from lavis.models.frozen_base import check_base
 from lavis.models.hf_vlm.hf_vlm import HfVlm
 from lavis.models.played import games_of_weights
@@ -50,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the folder; the exit code."""
     try:
         given = parse_arguments(argv)
-        settings = plain(merged({}, *(read_option(option) for option in given.options)))
+        settings = plain(merged({}, *(read_option(option.removeprefix("model.")) for option in given.options)))
         # Whatever the options say: without `load_pretrained` untrained adapters would be written.
         settings |= {"pretrained": given.checkpoint, "load_pretrained": True, "ref_pretrained": ""}
-        make_folder(Path(given.out))  # before the model is loaded: that a file is there is told at once
+        writable("OUT", Path(given.out), folder=True)  # before the model is loaded
         model = HfVlm.from_config(settings)
         model.require_sources()
         check_base(model, given.checkpoint)

@@ -55,7 +55,7 @@ class HfVlmKeys(Section, section="model"):
     lora_rank: int = setting(
         16, "rank of the adapters (LoRA); 0: none, and what `freeze` does not name trains whole", at_least(0)
     )
-    lora_alpha: int = setting(32, "adapters count `lora_alpha / lora_rank`", at_least(0))
+    lora_alpha: int = setting(32, "adapters count `lora_alpha / lora_rank`", at_least(1))
     lora_dropout: float = setting(0.0, "dropout before the adapters", BELOW_ONE)
     lora_targets: Any = setting(
         "all-linear",

@@ -69,6 +69,8 @@ def test_going_back_and_clones(games):
     assert service.step(target).text.startswith("You arrive") and target in other.restore(start).admissible_commands
     with pytest.raises(EnvironmentFault, match="another game"):
         StateService(games[3]).restore(start)
+    with pytest.raises(EnvironmentFault, match="a bookmark is what `snapshot` gives, not str"):
+        service.restore("start")
     with pytest.raises(EnvironmentFault, match="not int"):
         service.step(3)
 

@@ -29,6 +29,7 @@ def test_weights_are_shares():
         ("standard=much", "'much' is no weight"),
         ("standard=-1 many=2", "weight of level standard is -1.0"),
         ("standard=nan", "weight of level standard is nan"),
+        ("many=1 standard=1 many=0", "level many is named twice"),
     ],
 )
 def test_a_mixture_that_means_nothing_is_refused(text, said):

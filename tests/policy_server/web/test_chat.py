@@ -257,7 +257,13 @@ def test_keys_rates_and_the_queue_are_those_of_the_server(serve, held_model):
         await own.close()
 
     asyncio.run(crowd())
-    assert 'policy_requests_total{status="200",transport="chat"} 2.0' in server.http.get("/metrics").text
+    with pytest.raises(openai.BadRequestError):
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="a-key-of-the-lab-1").chat.completions.create(
+            **ASKED, max_tokens=0
+        )
+    metrics = server.http.get("/metrics").text
+    assert 'policy_requests_total{status="200",transport="chat"} 2.0' in metrics
+    assert 'policy_requests_total{status="400",transport="chat"} 1.0' in metrics  # what its caller got
 
 
 def test_conversations_and_actions_share_batches(serve, held_model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from lavis.common.errors import ConfigError, MissingFileError
 from lavis.datasets import annotations
 from lavis.datasets.shards import open_shard
+from xrl_alignment.lab.collect import collect
 from xrl_alignment.lab.convert import main, to_lavis, to_shards
+from xrl_alignment.play.collection.plan import Plan
 from xrl_alignment.runs.transitions import FIELDS, Transition, shard_name, write_shard
 
 
@@ -44,6 +47,17 @@ def test_both_ways(shards: Path, tmp_path: Path) -> None:
         for step in range(before.steps):
             one, two = before.read(step, FIELDS), after.read(step, FIELDS)
             assert np.array_equal(one.pop("image"), two.pop("image")) and one == two
+
+
+def test_how_the_data_was_made_goes_along(shards: Path, tmp_path: Path) -> None:
+    plan = Plan(env="household", split="household_train", tell_objects=False)
+    (shards / "collection.json").write_text(json.dumps(asdict(plan)))
+    main(["--to", "lavis", str(shards), str(tmp_path / "lavis")])
+    main(["--to", "shards", str(tmp_path / "lavis/annotations.json"), str(tmp_path / "back")])
+    told = json.loads((tmp_path / "back/collection.json").read_text())
+    assert Plan(**told) == replace(plan, format="converted")
+    with pytest.raises(ConfigError, match="begun with other settings .format: 'converted' there"):
+        collect(plan, [], tmp_path / "back")
 
 
 def test_entries_that_name_no_episode(shards: Path, tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import json
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dagger_server import advice
 from lavis.common.paths import REPO_ROOT
 from lavis.models.sections import changed_keys, check_section
 from xrl_alignment.lab.ending import EPISODES, ending, model_options, offline_command, success
@@ -66,6 +68,16 @@ def test_a_language_models_cost_is_named(tmp_path: Path) -> None:
     assert "no checkpoint was written: run.save_ckpt=false" in ending(tmp_path)
 
 
+def test_a_model_that_learns_from_anothers_games_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "emma_checkpoint_0.pth").touch()
+    config = load_config(DaggerConfig, None, ["policy.name=examples.custom_policy:WordMatchPolicy"])
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    (line,) = (line for line in ending(tmp_path) if line.startswith("policy.name="))
+    assert line.endswith("WordMatchPolicy plays; the model that is trained learns from its games, and plays none")
+    assert line in "\n".join(advice(config, SimpleNamespace(done=False), SimpleNamespace(client_command="")))
+
+
 def test_the_keys_of_a_type_are_not_repeated(tmp_path: Path) -> None:
     section = {"arch": "blip2_emac", "model_type": "tiny", "max_txt_len": 77, "pretrained": "old.pth"}
     new = tmp_path / "new.pth"
@@ -85,7 +97,7 @@ def test_offline_training_ends_with_an_evaluation_of_what_the_data_showed(tmp_pa
     def evaluated(storage: object) -> EvaluateConfig:
         datasets = {"alfworld_cap": {"build_info": {"annotations": {"train": {"storage": storage}}}}}
         config = {"model": {"arch": "blip2_emac", "model_type": "tiny"}, "datasets": datasets}
-        words = shlex.split(offline_command(config, tmp_path / "a.pth"))
+        words = shlex.split(offline_command(config, tmp_path / "a.pth"), comments=True)
         return load_config(EvaluateConfig, REPO_ROOT / EPISODES, words[words.index("--options") + 1 :])
 
     for storage in (str(told), [str(other), str(told / "annotations.json")]):
@@ -103,7 +115,7 @@ def test_offline_training_ends_with_an_evaluation_of_what_the_data_showed(tmp_pa
     assert config.environment.num_heldout == 20
     datasets = {"alfworld_cap": {"blank_images": True, "build_info": None}}
     command = offline_command({"model": {"arch": "blip2_emac"}, "datasets": datasets}, tmp_path / "a.pth")
-    assert command.endswith("environment.blank_frames=true")
+    assert "environment.blank_frames=true   # set what the data showed" in command
     for section in (None, {"build_info": {"annotations": {"train": None}}}):
         command = offline_command({"model": {"arch": "blip2_emac"}, "datasets": {"a": section}}, tmp_path / "a.pth")
         assert "environment." not in command

@@ -19,6 +19,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
 from lavis.models.hf_vlm import tiny
+from lavis.runners import checkpoint
 from xrl_alignment.builders.student import load_student
 from xrl_alignment.lab import levels
 from xrl_alignment.runs.checkpoint import save_checkpoint
@@ -126,7 +127,7 @@ def test_an_explorer_of_another_day_plays_again_and_a_card_tells_the_packages_of
         levels.main(asked("standard"))
 
 
-def test_weights_of_another_model_play_with_its_settings(tmp_path):
+def test_weights_of_another_model_play_with_its_settings(tmp_path, capsys):
     def made(path, options):
         model, _ = load_student(load_config(DaggerConfig, None, options).model, torch.device("cpu"))
         config = shareable(load_config(DaggerConfig, None, options))
@@ -142,6 +143,19 @@ def test_weights_of_another_model_play_with_its_settings(tmp_path):
     assert policy.model.max_txt_len == 200 and policy.model.llm_proj.in_features == 64  # `student` has 96
     assert policy_of(tiny_run, ["model.max_txt_len=300"]).model.max_txt_len == 300
     assert levels.player_named(tiny_run, ["model.max_txt_len=300"]).identity["options"] == "model.max_txt_len=300"
+    # Of a run that showed its model other things than the levels do, the figures say so.
+    assert "trained on" not in levels.player_named(tiny_run).identity
+    untold = made(tmp_path / "untold.pth", ["model.model_type=tiny", "environment.tell_objects=false"])
+    shown = "text without objects, rendered state with labels"
+    assert levels.player_named(untold).identity["trained on"] == shown
+    assert f"untold.pth was trained on {shown}; here it is given text, rendered" in capsys.readouterr().out
+    # `train.py` names its model's settings, too.
+    offline = dict.fromkeys(checkpoint.TYPES, {}) | {"config": {"model": {"model_type": "tiny", "max_txt_len": 150}}}
+    offline |= {key: torch.load(tiny_run, weights_only=True)[key] for key in ("model", "base_hash")}
+    offline |= dict.fromkeys(("epoch", "batches", "global_batch", "accum_grad_iters"), 1)
+    offline |= {"arch": "blip2_emac", "random": []}
+    torch.save(offline, tmp_path / "offline.pth")
+    assert policy_of(str(tmp_path / "offline.pth")).model.max_txt_len == 150
     # A model of the hub needs its folder: it is not taken from a file.
     folder = tiny.make("smolvlm", tmp_path / "hub")
     place = f"model.path={folder}"

@@ -98,6 +98,22 @@ def test_an_agent_with_nothing_to_train_is_refused_before_anything_is_played(opt
     assert not list((tmp_path / "loop").glob("evaluations/*"))
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), EndpointFault("no answer in 3 attempts")])
+def test_a_loop_that_stops_says_how_it_goes_on_and_its_folder_is_enough(options, tmp_path, monkeypatch, stop) -> None:
+    played = building.run_all
+
+    def stopped(*_, **__):
+        raise stop
+
+    monkeypatch.setattr(building, "run_all", stopped)
+    with pytest.raises(type(stop), match=f"continue with --resume {tmp_path / 'loop'}"):
+        run_emac_plus(DEMO, options)
+    monkeypatch.setattr(building, "run_all", played)
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--resume", str(tmp_path / "loop")])
+    pipeline.main()
+    assert (tmp_path / "loop" / "summary.json").is_file()
+
+
 def test_answers_to_questions_are_learned_and_the_loop_ends_with_a_summary(options, tmp_path) -> None:
     """`no_replanning`, which has no questions, refused `learn_feedback`: when the loop had been trained."""
     asked = ["planner.feedback=questions", "planner.learn_feedback=true", "run.switches=[no_replanning]"]
@@ -248,7 +264,7 @@ def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, opti
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ("run.ablations=[no_brain]", "run.ablations.*is not a list of ablations"),
+        ("run.ablations=[no_brain]", "run.ablations.*is not a list of names among no_replanning, "),
         ("environment.levels={house: 1}", "run.max_steps: 50 is less than .* set run.max_steps=150"),
         ("run.bc_rounds=9", "run.bc_rounds: 9 is not at most run.num_rounds"),
         ("run.switches=[no_dpo]", "run.switches.*is not a list of switches"),

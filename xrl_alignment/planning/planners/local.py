@@ -74,6 +74,7 @@ class LocalPlanner(Planner):
         self.grounded = grounded
         self.base_hash = _hash_of_base(model)
         forget_decoding(model)  # else a folder's repetition penalty would count against the words of a greedy plan
+        self._context = context_tokens
         self._budget = context_tokens - max_answer_tokens - 1  # the BOS token
         self._count = token_counter(tokenizer.encode)
         if self._budget < 1:
@@ -98,8 +99,13 @@ class LocalPlanner(Planner):
 
     @torch.no_grad()
     def plan_all(self, questions: Sequence[PlanQuestion]) -> list[PlanAnswer]:
-        """See `Planner`."""
+        """See `Planner`; ConfigError for a question that is longer than the context without any older step."""
         prompts = [self.encode(self.prompt(question)) for question in questions]
+        # Examples, task and newest step always stay.
+        if prompts and (longest := max(map(len, prompts))) > self._context:
+            raise ConfigError(
+                f"planner.context_tokens={self._context}: examples, task and newest step alone have {longest} tokens"
+            )
         # A question that has a plan asks for a judgement, which no grammar bounds.
         grammars = [PlanGrammar(one) if self.grounded and not one.plan else None for one in questions]
         # Greedy: the same state gets the same plan, in whatever batch it is asked.

@@ -34,6 +34,7 @@ def test_a_checkpoint_as_a_folder_of_peft(
     for name, value in trained.trainable_state_dict().items():
         assert torch.equal(again.trainable_state_dict()[name], value)
     torch.save(content, tmp_path / "older.pth")
+    options = [f"model.{option}" for option in options]  # as every other program has them
     assert main([str(tmp_path / "out2"), "--checkpoint", str(tmp_path / "older.pth"), "--options", *options]) == 0
     assert played_by_file(tmp_path / "out2") == PlayedGames(unknown=("older.pth",))
     # A run of an older version on a CPU named the base in float32.

@@ -73,6 +73,13 @@ def test_a_page_of_what_is_done_trains_and_plays_nothing(tmp_path, monkeypatch):
     assert not any(experiments.protocols(lab, sizes).values())
 
 
+def test_a_page_of_nothing_is_a_page(tmp_path, monkeypatch):
+    for module in (experiments, audit):
+        monkeypatch.setattr(module, "splits", lambda: ["valid_seen"])
+    assert main(["--quick", "--only-done", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "audit.md")]) == 0
+    assert "| player | what it was given |" not in (tmp_path / "audit.md").read_text()
+
+
 def test_a_page_of_what_is_done_keeps_the_rows_of_earlier_calls(tmp_path, monkeypatch):
     for module in (experiments, audit):
         monkeypatch.setattr(module, "splits", lambda: ["valid_seen"])

@@ -141,6 +141,12 @@ def test_a_context_without_room_is_refused(local_planner) -> None:
         local_planner(context_tokens=12)
 
 
+def test_a_question_that_is_longer_than_the_context_is_told(local_planner) -> None:
+    planner = local_planner(context_tokens=20)
+    with pytest.raises(ConfigError, match=r"planner.context_tokens=20: examples, task and newest step alone have \d+"):
+        planner.plan_all(QUESTIONS)
+
+
 def test_only_the_adapter_trains(local_planner) -> None:
     planner = local_planner()
     trained = [name for name, value in planner.model.named_parameters() if value.requires_grad]
