@@ -28,7 +28,15 @@ from lavis.common.errors import ConfigError, unknown
 from lavis.common.named_class import is_class_name
 from lavis.common.program import run_program
 from xrl_alignment.agents.experts import make_expert
-from xrl_alignment.common.choices import BACKENDS, CAMERAS, CLIENT_EXPERTS, IMAGE_NOISE_NAMES, NAMES_BY, STEP_TIMEOUT_S
+from xrl_alignment.common.choices import (
+    BACKENDS,
+    CAMERAS,
+    CLIENT_EXPERTS,
+    IMAGE_NOISE_NAMES,
+    NAMES_BY,
+    STEP_TIMEOUT_S,
+    view_of,
+)
 from xrl_alignment.play.client.cluster import play_on_cluster
 from xrl_alignment.play.client.play import PATIENCE_S, WIRES, play
 from xrl_alignment.play.client.player import ExpertFactory, expert_beside
@@ -214,6 +222,7 @@ def main() -> int:
         "blank_frames": arguments.blank_frames,
         "num_rounds": arguments.num_rounds,
         "split": split,
+        "view": view_of(arguments),
         "patience_s": arguments.patience,
         "executor": executor,
         "step_timeout_s": arguments.step_timeout,

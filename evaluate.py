@@ -297,8 +297,9 @@ def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str
     The log is what `world.log` says of each, and what it cost if a language model was asked.
     """
     log, solved, seconds = "", 0, []
-    with GameProgress(len(trials.games)) as progress:
-        for trial in range(number):
+    for trial in range(number):
+        name = f"trial {trial + 1} of {number}" if number > 1 else "games"
+        with GameProgress(len(trials.games), name=name) as progress:
             started = time.monotonic()
             if teacher.account:
                 teacher.account.start_round(trial)

@@ -27,7 +27,7 @@ from alfworld_native.adapters.alfworld_batch import AlfworldBatch
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import data_root
 from alfworld_native.language.commands import DIALECTS
-from lavis.common.errors import ConfigError, MissingFileError, missing_extra, unknown
+from lavis.common.errors import ConfigError, MissingExtraError, MissingFileError, missing_extra, unknown
 
 TASK_TYPES = {  # alfworld's numbers in `env.task_types`
     1: "pick_and_place_simple",
@@ -60,6 +60,8 @@ def get_environment(env_type: str) -> Any:
         return original(env_type)
     except ModuleNotFoundError as error:
         raise missing_extra("thor", error) from None
+    except ImportError as error:  # alfworld's own, of what AI2-THOR needs
+        raise MissingExtraError(f"{error}: run `pip install -e '.[thor]'`") from None
 
 
 class AlfredTWEnv:

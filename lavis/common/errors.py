@@ -79,10 +79,10 @@ def unknown(kind: str, name: str, names: Iterable[str], *, prefix: str = "") -> 
 
     `prefix` ("run.") is shown before `name` and before the name that is meant; it plays no part in the comparison.
     """
-    known = sorted(map(str, names))
-    near = difflib.get_close_matches(str(name), known, n=1)
+    known, name = sorted(map(str, names)), str(name)
+    near = difflib.get_close_matches(name, known, n=1)
     shown = known
     if len(known) > 2 * _SHOWN:  # those that are most like it
-        shown = [*difflib.get_close_matches(str(name), known, n=_SHOWN, cutoff=0.0), f"… ({len(known)} in all)"]
+        shown = [*difflib.get_close_matches(name, known, n=_SHOWN, cutoff=0.0), f"… ({len(known)} in all)"]
     hint = f"did you mean {prefix + near[0]!r}?" if near else f"choose one of {', '.join(shown) or 'none'}"
     return f"unknown {kind} {prefix + name!r}: {hint}"

@@ -34,8 +34,8 @@ class RoundProgress(Bar):
 class GameProgress(Bar):
     """Counts finished games and those that were solved."""
 
-    def __init__(self, total: int, *, quiet: bool = False) -> None:
-        super().__init__("games", quiet=quiet)
+    def __init__(self, total: int, *, name: str = "games", quiet: bool = False) -> None:
+        super().__init__(name, quiet=quiet)
         self._total = total
         self._won = self._played = 0
 

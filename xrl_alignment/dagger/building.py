@@ -16,6 +16,7 @@ from lavis.models import StudentModel
 from lavis.models.played import games_of_weights
 from lavis.runners.parallel import Replicas, check_shardable
 from xrl_alignment.builders.student import ImageProcessor, model_section
+from xrl_alignment.common.choices import view_of
 from xrl_alignment.dagger.front import ExpectedGames
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.training import Training, TrainingFiles
@@ -43,6 +44,7 @@ def expected_games(config: DaggerConfig) -> ExpectedGames:
     return ExpectedGames(
         engine=engine_name(settings.name),
         split=settings.split,
+        view=view_of(settings),
         find_games=partial(find, num=config.run.num_envs),
         # The whole split: a client that does not name its split may play any of its games (`ExpectedGames.difference`).
         find_split=partial(find, num=None),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from alfworld_native.experts.base import Expert
 from alfworld_native.games import ids_hash
 from xrl_alignment.agents.language.plain import one_line, plain
+from xrl_alignment.common.choices import apart
 from xrl_alignment.dagger.episode import (
     EpisodeFault,
     LabelledEpisode,
@@ -275,9 +276,7 @@ class Front:
         # than they may, the largest one is forgotten, whoever plays it.
         for what, most in (("memory", self.max_held), ("disk space", self.max_stored)):
             why = f"has the most {what} of all unfinished episodes, which need more than {most >> 20} MB"
-            sizes = {
-                name: one.held if what == "memory" else one.transitions.size for name, one in self.episodes.items()
-            }
+            sizes = {s: e.held if what == "memory" else e.transitions.size for s, e in self.episodes.items()}
             while sum(sizes.values()) > most:
                 largest = max(sizes, key=sizes.__getitem__)
                 if largest == session:
@@ -333,7 +332,6 @@ class Front:
             return None
 
         self._skipped = 0
-
         # Where the game is played is written down: as the session has said in its hello. For a wire v1 client the
         # observation may name the engine, and the run's split is assumed if that has a game of this id.
         hello = self.greeted.get(session)
@@ -384,8 +382,7 @@ def _answer_end(request: PendingRequest, why: str = "") -> None:
     if why and message.session:
         request.reply({"kind": "action", "action": None, "reason": why})
         return
-    over = message.session or (isinstance(message, Observation) and message.done)
-    request.reply([] if over else [SKIP])
+    request.reply([] if message.session or (isinstance(message, Observation) and message.done) else [SKIP])
 
 
 @dataclass
@@ -394,7 +391,7 @@ class ExpectedGames:
 
     `find_games` gives the ids of the run's games, or None if they are not on this machine: then only engine and
     split are compared. `find_split` gives those of the whole split, in any order. `allow_other` accepts every client.
-    `client_command` is the command line that fits.
+    `client_command` is the command line that fits. `view` is how games are to be shown (`choices.view_of`).
     """
 
     engine: str
@@ -402,6 +399,7 @@ class ExpectedGames:
     find_games: Callable[[], Sequence[str] | None] = lambda: None
     allow_other: bool = False
     client_command: str = ""
+    view: str = ""
     find_split: Callable[[], Collection[str] | None] = lambda: None
     _games: Sequence[str] | None = None
     _split: frozenset[str] = frozenset()
@@ -420,6 +418,9 @@ class ExpectedGames:
         if (client.environment or self.engine, client.split or self.split) != (self.engine, self.split):
             return f"the client plays {there}, this run's settings say {here} (environment:); {fix}"
 
+        if client.view and self.view and client.view != self.view:
+            theirs, ours = apart(client.view, self.view), apart(self.view, client.view)
+            return f"the client shows its games with {theirs}, this run's settings say {ours} (environment:); {fix}"
         if not client.split:
             foreign = next((game for game in client.games if self.has(game) is False), None)
             if foreign is None:
@@ -428,7 +429,6 @@ class ExpectedGames:
                 f"the client plays {foreign[:100]}, which is none of the {len(self._split)} games of {here}, as this "
                 f"run's settings say (environment:); {fix}"
             )
-
         if self._games is None:
             self._games = self.find_games()  # now, and not before: the client may have generated them on this machine
         if self._games is None or list(client.games[: len(self._games)]) == list(self._games):

@@ -77,13 +77,14 @@ class Observation:
 
 @dataclass(frozen=True)
 class Hello:
-    """A session introduces itself: which games it can play, in which environment."""
+    """A session introduces itself: which games it can play, in which environment, and how it shows them (`view_of`)."""
 
     session: str
     seq: int
     games: tuple[str, ...]
     environment: str = ""
     split: str = ""
+    view: str = ""  # empty: an older client, or one of another origin
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ def encode(message: Message, image_format: str = "auto") -> bytes:
         case Hello():
             header |= {"kind": "hello", "games": list(message.games)}
             header |= {"environment": message.environment, "split": message.split}
+            header |= {"view": message.view} if message.view else {}
         case Next():
             header |= {"kind": "next"}
         case Bye():
@@ -111,7 +112,8 @@ def decode(body: bytes) -> Message:
                 )
             # Cut, not refused: these are names for people, and are compared with the run's settings.
             environment, split = (_get(header, name, str)[:MAX_NAME] for name in ("environment", "split"))
-            return Hello(session, seq, tuple(games), environment, split)
+            view = _get(header, "view", str)[:MAX_NAME] if "view" in header else ""
+            return Hello(session, seq, tuple(games), environment, split, view)
         case "next":
             return Next(session, seq)
         case "bye":

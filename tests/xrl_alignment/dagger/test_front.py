@@ -1,6 +1,7 @@
 """What the clients of a run play: compared with the settings, written down, and known to the checkpoint."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from alfworld_native.games import games_hash, ids_hash
 from lavis.models.played import PlayedGames, played_by_file
 from tests.xrl_alignment.dagger.original_client import OriginalClient
 from xrl_alignment.agents.experts import make_expert
+from xrl_alignment.common.choices import view_of
 from xrl_alignment.dagger.front import ExpectedGames, Front
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import Rounds
@@ -16,6 +18,8 @@ from xrl_alignment.play.client.connection import ClientError
 from xrl_alignment.play.client.play import play
 from xrl_alignment.runs.checkpoint import load_checkpoint
 from xrl_alignment.runs.directory import RunDirectory
+from xrl_alignment.settings.schema import EnvironmentConfig
+from xrl_alignment.wire import v2
 from xrl_alignment.wire.admission import PendingRequest
 from xrl_alignment.wire.messages import Hello, Observation
 
@@ -43,6 +47,16 @@ def test_a_difference_is_named(client, reason):
     assert reason in said and bool(said) == bool(reason)
     assert not reason or ("start it as: python alfworld_client.py" in said and "allow_other_games=true" in said)
     assert expected(allow_other=True).difference(client) == ""
+
+
+def test_a_client_that_shows_its_games_otherwise_is_refused():
+    ours = view_of(EnvironmentConfig())
+    theirs = view_of(EnvironmentConfig(camera="close", show_ids=False, name_by="type", tell_objects=False))
+    run = expected(view=ours)
+    assert run.difference(replace(hello(), view=ours)) == run.difference(hello()) == ""  # an older client does not say
+    said = run.difference(replace(hello(), view=theirs))
+    assert "with name_by=type show_ids=False camera=close, this run's settings say name_by=number show_ids=True" in said
+    assert v2.decode(v2.encode(replace(hello(), view=theirs))).view == theirs and not v2.decode(v2.encode(hello())).view
 
 
 def test_without_the_games_only_engine_and_split_are_compared():

@@ -26,9 +26,9 @@ class ClientSession:
         self._image_format = image_format
         self._numbers = itertools.count(1)  # `seq` of the next message
 
-    def hello(self, games: Sequence[str], environment: str = "", split: str = "") -> dict[str, Any]:
+    def hello(self, games: Sequence[str], environment: str = "", split: str = "", view: str = "") -> dict[str, Any]:
         """Offer `games` (their ids); returns the server's `welcome`."""
-        return self._send(Hello(self.name, next(self._numbers), tuple(games), environment, split))
+        return self._send(Hello(self.name, next(self._numbers), tuple(games), environment, split, view))
 
     def ask_for_work(self) -> dict[str, Any]:
         """A game to play (`work`), or `wait`, or `finished`."""

@@ -41,6 +41,7 @@ class ClientWorker:
     player: ClientPlayer
     games: Sequence[Game]
     split: str
+    view: str
     image_format: str
     tally: EpisodeTally
     _losses: int = 0  # in a row
@@ -117,7 +118,7 @@ class ClientWorker:
 
     def _greet(self, session: ClientSession, about: EnvironmentDescription) -> None:
         games = [game.id for game in self.games]
-        welcome = session.hello(games, about.name, self.split)
+        welcome = session.hello(games, about.name, self.split, self.view)
         wanted = welcome.get("expert") or ""
         if wanted == "client" and not about.advises:
             raise ClientError(

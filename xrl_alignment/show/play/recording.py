@@ -14,7 +14,7 @@ from PIL import Image
 
 from alfworld_native.language.commands import is_thought
 from lavis.common.errors import ConfigError, MissingExtraError, missing_extra, unknown
-from lavis.common.files import make_folder, replaced, write_atomically
+from lavis.common.files import make_folder, replaced, writable, write_atomically
 from xrl_alignment.show import PAGE
 from xrl_alignment.show.play.card import end_card, step_card
 from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress
@@ -33,7 +33,7 @@ def check_recording(path: Path) -> Path:
     if ending == "mp4":
         _encoder()
     make_folder(path.absolute().parent)
-    return path
+    return writable("--record", path)
 
 
 def write_recording(path: Path, game: GameInProgress) -> Path:
