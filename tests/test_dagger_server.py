@@ -184,6 +184,10 @@ def test_other_games_are_refused_and_the_printed_command_plays(household_data, s
     for arguments, reason in (
         (["--split", "household_heldout", "--expert", "explorer"], "the client plays native household_heldout, this"),
         (["--split", "household_train", "--seed", 3, "--expert", "explorer"], "are not those of this run's settings"),
+        (
+            ["--split", "household_train", "--expert", "explorer", "--camera", "close"],
+            "shows its games with camera=close",
+        ),
         (["--split", "household_train"], "expert.name=client takes the labels from here"),
     ):
         assert start("alfworld_client.py", *games, *arguments).wait(100) == 2
