@@ -302,6 +302,10 @@ def test_a_model_of_the_hub_with_a_run_s_adapters_is_served(serve, tmp_path):
     for messages in ([{"role": "user", "content": ROOM}], [{"role": "user", "content": image}]):
         answer = client.chat.completions.create(model=model.id, messages=messages, temperature=0, max_tokens=8)
         assert answer.choices[0].message.content is not None and 0 < answer.usage.completion_tokens <= 8
+    # An image that is 3000 times as wide as high is no fault of the server's.
+    wide = [{"type": "text", "text": ROOM}, data_url(size=(3000, 1))]
+    with pytest.raises(openai.BadRequestError, match="refuses a question with an image of 3000 x 1 pixels"):
+        client.chat.completions.create(model=model.id, messages=[{"role": "user", "content": wide}], max_tokens=8)
 
 
 def test_this_project_s_teacher_asks_a_student(serve, tiny_model, monkeypatch):
