@@ -298,7 +298,7 @@ def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str
     """
     log, solved, seconds = "", 0, []
     for trial in range(number):
-        name = f"trial {trial + 1} of {number}" if number > 1 else "games"
+        name = f"games of trial {trial + 1} of {number}" if number > 1 else "games"
         with GameProgress(len(trials.games), name=name) as progress:
             started = time.monotonic()
             if teacher.account:

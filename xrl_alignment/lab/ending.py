@@ -43,7 +43,8 @@ def ending(run_dir: Path) -> list[str]:
         told.append(f"language model as expert: {total.calls} calls, {cost}")
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint:
-        told += [trained_unplayed(config)] if trained_unplayed(config) else []
+        if apart := trained_unplayed(config):
+            told.append(apart)
         told += [f"checkpoint: {checkpoint}", f"evaluate it: {evaluate_command(config, checkpoint)}"]
     elif config.run.run_training:
         told.append("no checkpoint was written: run.save_ckpt=false")
