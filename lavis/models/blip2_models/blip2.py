@@ -220,10 +220,10 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
                 else AutoConfig.from_pretrained(name_or_path, trust_remote_code=False)
             )
             llm = AutoModelForCausalLM.from_config(config).to(torch_dtype)
-            # Models with attention of their own (BLOOM, CodeGen) would get no causal mask under another name.
-            if llm._supports_attention_backend:
-                llm.set_attn_implementation(fast_llm.ATTENTION)
         fast_llm.autocast_rotary(llm)
+    # Models with attention of their own (BLOOM, CodeGen) would get no causal mask under another name.
+    if llm._supports_attention_backend:
+        llm.set_attn_implementation(fast_llm.ATTENTION)
     # The tokenizer may add [PAD] behind the vocabulary. Pads are masked, so its embedding needs no good beginning.
     if llm.config.vocab_size < rows:
         llm.resize_token_embeddings(rows, mean_resizing=False)

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
 
-from lavis.models.fast_llm.attention import additive_mask, attend, plain_is_faster
+from lavis.models.fast_llm.attention import additive_mask, attend, causal_attention, plain_is_faster
 from lavis.models.fast_llm.kept_prompts import Beginning, Named
 from lavis.models.fast_llm.llama_layer import LlamaLayer, linear_by_blocks, rms_norm, rotary_tables
 from lavis.models.fast_llm.row_gradients import chunked
@@ -303,6 +303,8 @@ class LlamaRunner:
             return F.scaled_dot_product_attention(
                 query, key, value, bias, is_causal=bias is None, enable_gqa=query.shape[1] != key.shape[1]
             )
+        if bias is None:
+            return causal_attention(query, key, value, self._width**-0.5)
         # Grouped-query attention (Ainslie et al. 2023): so many heads of queries share a head of keys and values.
         groups = query.shape[1] // key.shape[1]
         key, value = repeat_kv(key, groups), repeat_kv(value, groups)

@@ -51,6 +51,26 @@ class TestLora:
         assert plain.generate(samples, max_length=8) == adapted.generate(samples, max_length=8)
         assert plain.base_hash() == adapted.base_hash() == stirred(adapted).base_hash()
 
+    def test_under_autocast_an_adapted_layer_computes_what_peft_computes(self, build: Build) -> None:
+        layer = stirred(build(**LORA)).llm_model.model.layers[0].self_attn.q_proj
+        weights = [layer.lora_A["default"].weight, layer.lora_B["default"].weight]
+        x = torch.randn(2, 5, layer.in_features, requires_grad=True)
+        direction = torch.randn(2, 5, layer.out_features)
+        found = []
+        for autocast in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                result = layer(x)
+            found.append([result, *torch.autograd.grad((result.float() * direction).sum(), [x, *weights])])
+        exact, rounded = found
+        assert rounded[0].dtype == torch.bfloat16
+        for one, other in zip(exact, rounded, strict=True):
+            assert other.shape == one.shape and (other.float() - one).norm() < 0.01 * one.norm()
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            layer.enable_adapters(False)
+            without = layer(x)
+            layer.enable_adapters(True)
+            assert torch.equal(without, layer.base_layer(x)) and not torch.equal(without, layer(x))
+
     def test_adapters_and_projection_move_and_nothing_else(self, build: Build, samples: dict) -> None:
         model = stirred(build(**LORA, lora_dropout=0.5))
         model.set_reference()
