@@ -52,6 +52,14 @@ def parse_args(
     return arguments
 
 
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; a real-time signal has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 LIFELINE = "EMAC_LIFELINE"  # the environment variable that names a lifeline's descriptor
 _GRACE_S = 15.0  # for a program to close what it opened, once its starter has ended
 

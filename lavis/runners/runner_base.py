@@ -115,14 +115,14 @@ class RunnerBase:
         trains in the same folder: the checkpoints of both would have the same names.
         """
         alone = self.is_main and not self.settings.evaluate
-        with closing(locked(self.output_dir / ".lock", self.output_dir)) if alone else nullcontext():
+        lock = closing(locked(self.output_dir / ".lock", self.output_dir)) if alone else nullcontext()
+        with lock, closing(self.log):  # curves are written when the log is closed
             began = time.monotonic()
             if self.is_main:
                 remove_temporaries(self.output_dir)
             self.log.line(config=self.config.to_dict())
             if self.settings.evaluate:
                 self.evaluate("final")
-                self.log.close()
                 return
             self._resume()
             self.task.before_training(model=self.replicas.model, dataset=self.data.train_set)
@@ -141,7 +141,6 @@ class RunnerBase:
             with self.stop.on_sigterm() if self.task.needs_data else nullcontext():
                 self.evaluate(last, reload_best=True)
             logger.info("Training time %.0f s, results in %s", time.monotonic() - began, self.output_dir)
-            self.log.close()
 
     @property
     def max_epoch(self) -> int:
@@ -440,7 +439,6 @@ class RunnerBase:
             return
         if self.epoch < self.max_epoch:
             self.save("stopped", self.epoch)
-        self.log.close()
         done = f"stopped by SIGTERM after {self.batches} batches"
         raise Stopped(f"{done}; resume with run.resume_ckpt_path={self._last_saved}")
 

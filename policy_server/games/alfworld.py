@@ -7,19 +7,15 @@ instructions below.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from alfworld_native.language.commands import canonical, normalise
 from policy_server.games.prompts import ModelPrompt, ParsedAction, PromptError, with_notes
+from xrl_alignment.agents.language.answers import ground
 
 TASKS = {"ALFWorld": "household tasks in a text world"}
 FALLBACK = "look"  # only describes the room again
-# Comparing takes quadratic time in the length, so both are bounded: ALFWorld's longest command has 60 characters, and
-# no state has 200 commands.
-MAX_NEAR, MAX_COMPARED = 100, 500
 
 _CUE = "> "  # begins a line with an action; the last one is the model's to write
 # What an LLM expert's prompt has before the episode (`agents.language.react`): worked examples, this game's memories.
@@ -44,7 +40,7 @@ def model_prompt(task: str, prompt: str, commands: Sequence[str], history: Seque
 
 
 def parse(text: str, commands: Sequence[str]) -> ParsedAction:
-    """The command in `text`. If `commands` is not empty: the nearest of them, or FALLBACK with a note."""
+    """The command in `text`. If `commands` is not empty: the one that it means, see `ground`, or FALLBACK."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The last one: a model that reasons may name several, and ends with the one that it means.
     labelled = [line for line in lines if line.lower().startswith(("action:", "command:"))]
@@ -55,11 +51,8 @@ def parse(text: str, commands: Sequence[str]) -> ParsedAction:
     elif commands:
         # Compared in the canonical form, answered in the client's own.
         known = {canonical(name): name for name in commands}
-        chosen = known.get(command)
-        if chosen is None:
-            compared = islice((name for name in known if len(name) <= MAX_NEAR), MAX_COMPARED)
-            near = difflib.get_close_matches(command, compared, n=1, cutoff=0.8) if len(command) <= MAX_NEAR else []
-            chosen = known[near[0]] if near else FALLBACK
+        chosen = known.get(ground(command, list(known)), FALLBACK)
+        if command not in known:
             notes = [f"{command[:80]!r} is not possible now: {chosen}"]
         command = chosen
     return ParsedAction({"command": command}, with_notes(text, notes), command)

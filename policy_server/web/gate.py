@@ -67,7 +67,7 @@ class GateMiddleware:
             # The size that the client announces; what it sends is counted while it is read.
             most = self.limits.max_body_bytes
             length = headers.get("content-length", "0")
-            if not length.isdigit() or int(length) > most:
+            if not length.isdecimal() or int(length) > most:
                 raise RequestRefused(413, "body_too_large", f"the body has {length[:20]} bytes; the limit is {most}")
             unread = False
             receive = await self._with_body(receive)

@@ -35,23 +35,24 @@ class WebSocketSteps:
     async def run(self) -> None:
         """Answer until the client closes the connection, or is silent for too long."""
         idle_s = self.admission.settings.server.websocket_idle_s
-        try:
-            while True:
+        while True:
+            try:
                 message = await asyncio.wait_for(self.socket.receive(), idle_s)
-                if message["type"] == "websocket.disconnect":
-                    return
-                try:
-                    answer = await self._answer(message)
-                except RequestRefused as refusal:
-                    # A message that is refused leaves the connection open: the next one may be right.
-                    self.admission.refused("ws", self.caller, refusal)
-                    answer = {**refusal.body(), "status": refusal.status}
-                    if refusal.retry_after_s is not None:
-                        answer["retry_after_s"] = refusal.retry_after_s
-                if answer:
-                    await self.socket.send_json(answer)
-        except asyncio.TimeoutError:
-            await self.socket.close(CLOSE_IDLE, f"no message for {idle_s:g} s")
+            except asyncio.TimeoutError:
+                await self.socket.close(CLOSE_IDLE, f"no message for {idle_s:g} s")
+                return
+            if message["type"] == "websocket.disconnect":
+                return
+            try:
+                answer = await self._answer(message)
+            except RequestRefused as refusal:
+                # A message that is refused leaves the connection open: the next one may be right.
+                self.admission.refused("ws", self.caller, refusal)
+                answer = {**refusal.body(), "status": refusal.status}
+                if refusal.retry_after_s is not None:
+                    answer["retry_after_s"] = refusal.retry_after_s
+            if answer:
+                await self.socket.send_json(answer)
 
     async def _answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """The response to a message with an image; None for fields, which the binary messages after them use."""

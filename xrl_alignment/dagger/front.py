@@ -218,7 +218,7 @@ class Front:
         logger.debug("an episode is given up", exc_info=error)
         session = message.session or V1_SESSION
         episode = self.episodes.pop(session, None)
-        game = episode.game if episode else self._game_of(session, message, self._v1_games - 1)
+        game = episode.game if episode else self._game_of(session, message)
         # Without an episode the game may not be this session's to lose: another session plays it, or it is over, or the
         # observation belongs to an episode that was given back, and names none.
         env = episode.env if episode else self._rounds.hand_out(session, game) if game else -1
@@ -288,6 +288,7 @@ class Front:
 
     def _begin(self, request: PendingRequest, observation: Observation, session: str) -> LabelledEpisode | None:
         """Start an episode with its first observation; None if this run has no use for it, and then it is answered."""
+        self._v1_games += session == V1_SESSION  # first: if what follows fails, `give_up` asks which game that was
         # Does the client fit? A v1 client's game is compared here, as if the client had said hello with it; a v2
         # session was compared when it did. The original's clients do not say on which engine they play.
         game, engine = plain(observation.task_type), str(observation.information.get("engine", ""))[:MAX_NAME]
@@ -306,6 +307,7 @@ class Front:
                 )
                 reason += f"; start it as: {self.expected.client_command}" if self.expected else ""
         if reason:
+            self._v1_games -= session == V1_SESSION  # not begun
             self._give_back(session, why)  # a game that its session has not ended goes to others
             self._refuse(request, reason)
             return None
@@ -314,8 +316,7 @@ class Front:
 
         # Is the game to be played, and by this session?
         rounds = self._rounds
-        game = self._game_of(session, observation, self._v1_games)
-        self._v1_games += session == V1_SESSION
+        game = self._game_of(session, observation)
         env = rounds.hand_out(session, game)
         if env < 0:
             self._skipped += session == V1_SESSION
@@ -349,15 +350,15 @@ class Front:
         self.episodes[session] = episode
         return episode
 
-    def _game_of(self, session: str, observation: Observation, v1_games: int) -> str:
-        """The game's id. If a v1 client sends the bare task type, its position among the games begun so far tells.
+    def _game_of(self, session: str, observation: Observation) -> str:
+        """The game's id. If a v1 client sends the bare task type, it is that of the game that the client began last.
 
         The original's clients play their games in order, round after round: of three games the fifth begun one is
         `pick_and_place-env1`.
         """
         game = plain(observation.task_type)
         if session == V1_SESSION and "-" not in game and "/" not in game:
-            return f"{game}-env{v1_games % self._rounds.num_envs}"
+            return f"{game}-env{(self._v1_games - 1) % self._rounds.num_envs}"
         return game
 
     def _new_episode(self, game: str, env: int, observation: Observation) -> LabelledEpisode:

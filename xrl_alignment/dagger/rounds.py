@@ -130,7 +130,7 @@ class Rounds:
     def withdraw(self) -> None:
         """Forget the game list if nothing has been played: whoever offered it has left, the next one may differ."""
         if not (self.round or self.episodes or any(self.left.values())):
-            self.games, self.left = [], {}
+            self.games, self.left, self.environments = [], {}, []
 
     def hand_out(self, session: str, game: str = "") -> int:
         """Give a session `game`, or else the first one of this round that nobody plays; returns its `env` number.

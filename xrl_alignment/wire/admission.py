@@ -50,6 +50,7 @@ class PendingRequest:
         self._lock = threading.Lock()  # the loop's reply and a stop may come at once
         self._done = threading.Event()
         self._response: HttpResponse | None = None
+        self._released = False  # `release` has made the response
 
     def reply(self, answer: LoopAnswer) -> None:
         """Answer the client: a dict with `kind`, or a list of actions ([] = the episode is over).
@@ -69,12 +70,12 @@ class PendingRequest:
             if isinstance(answer, Mapping):
                 answer = [answer["action"]] if answer.get("action") is not None else []
             response = HttpResponse(200, v1.encode_reply(answer))
-        if not self._settle(response):
+        if not self._settle(response) and not self._released:  # what a stop has released, the loop may still answer
             raise RuntimeError("a request was answered twice")
 
     def release(self, reason: str) -> None:
         """End the wait without an answer, because the server stops; does nothing after `reply`."""
-        self._settle(HttpResponse(503, f"{reason}\n".encode()))
+        self._settle(HttpResponse(503, f"{reason}\n".encode()), released=True)
 
     def wait(self) -> HttpResponse:
         """Block until `reply` or `release`."""
@@ -82,11 +83,12 @@ class PendingRequest:
         assert self._response is not None
         return self._response
 
-    def _settle(self, response: HttpResponse) -> bool:
+    def _settle(self, response: HttpResponse, *, released: bool = False) -> bool:
+        """Make `response` the answer; False if there is one already."""
         with self._lock:
             if self._response is not None:
-                return self._response.status != 200  # the loop may still answer what a stop has released
-            self._response = response
+                return False
+            self._response, self._released = response, released
             self.message = without_content(self.message)  # a retry needs the answer only
             self.answered_at = self._clock()
         self._done.set()

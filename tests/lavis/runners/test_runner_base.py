@@ -484,6 +484,24 @@ def test_an_infinite_gradient_of_a_finite_loss_leaves_the_weights_as_they_were(m
     assert all(torch.equal(before[name], value) for name, value in runner.replicas.trainable_state().items())
 
 
+def test_an_error_loses_no_curve(make_runner, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    runner = make_runner("curves")
+    end_epoch = runner.end_epoch
+
+    def fail(epoch: int) -> None:
+        end_epoch(epoch)
+        raise RuntimeError("after an epoch")
+
+    runner.end_epoch = fail
+    with pytest.raises(RuntimeError, match="after an epoch"):
+        runner.train()
+    events = EventAccumulator(str(tmp_path / "curves" / "tensorboard"))
+    events.Reload()
+    assert "train/loss" in events.Tags()["scalars"]
+
+
 def test_weight_decay_spares_vectors(make_runner) -> None:
     decayed, spared = make_runner("groups").optimizer.param_groups
     assert {parameter.ndim for parameter in spared["params"]} == {1}

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_server.games.alfworld import FALLBACK, MAX_COMPARED, MAX_NEAR, episode_text, model_prompt, parse
+from policy_server.games.alfworld import FALLBACK, episode_text, model_prompt, parse
 from policy_server.games.prompts import PromptError
+from xrl_alignment.agents.language import answers
+from xrl_alignment.agents.language.answers import MAX_COMPARED, MAX_NEAR
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.language.react import react_prompt
 
@@ -34,16 +36,21 @@ def test_what_is_not_possible_becomes_look_with_the_reason():
     assert "is not possible now: look" in reading.reasoning
 
 
+@pytest.mark.parametrize("text", ["go to cabinet 9", "move mug 2 to cabinet 1", "take mug 1 from cabinet 1"])
+def test_another_object_is_no_misspelling(text):
+    assert parse(text, POSSIBLE).action == {"command": FALLBACK}
+
+
 def test_the_nearest_is_looked_for_among_few_and_short_commands(monkeypatch):
     """Each comparison takes quadratic time in the length, and a request may name 1,000 commands of 200 characters."""
     compared = []
 
     class Counted(difflib.SequenceMatcher):
-        def set_seq1(self, text):
+        def set_seq2(self, text):
             compared.append(text)
-            super().set_seq1(text)
+            super().set_seq2(text)
 
-    monkeypatch.setattr(difflib, "SequenceMatcher", Counted)
+    monkeypatch.setattr(answers, "SequenceMatcher", Counted)
     commands = [f"go to {'x' * (number % 190)}{number}" for number in range(1000)]
     assert parse("go to " + "x" * 90, commands).action["command"] in (*commands, FALLBACK)
     texts = [text for text in compared if text]  # an empty one is the matcher's own beginning

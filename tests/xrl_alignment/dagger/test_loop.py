@@ -687,6 +687,24 @@ def test_v1_skips_a_solved_game_of_bare_type_and_plays_the_other(make_run, scrip
     assert client.log[2] == ("pick", 0, ["SKIP"])
 
 
+def test_v1_an_expert_that_fails_at_the_first_observation_gives_up_that_game(make_run, scripted, games):
+    run = make_run(policy=scripted("look"), max_steps=3, num_rounds=1)
+    run.loop.front.labels_required = True
+    make_expert, asked = run.loop.front.make_expert, []
+
+    def failing():
+        asked.append(1)
+        if len(asked) == 3:  # the first two are the first game's
+            raise ValueError("this label cannot be read")
+        return make_expert()
+
+    run.loop.front.make_expert = failing
+    bare = [type("Bare", (), {"id": "pick_and_place", "path": game.path, "horizon": 0})() for game in games[:2]]
+    OriginalClient(run.start(), bare).play(1)
+    run.wait()
+    assert [(r.env, len(r.steps)) for r in run.journal] == [(0, 3), (1, 0)]
+
+
 def test_v1_without_labels_is_refused_with_the_reason(make_run, scripted, games):
     run = make_run(policy=scripted("look"), expert="client", client_expert="client", max_steps=2, num_rounds=1)
     run.loop.front.labels_required = True

@@ -290,7 +290,9 @@ def test_a_list_is_withdrawn_only_if_nothing_was_played(rounds):
     rounds.withdraw()
     assert rounds.games == GAMES, "a session plays"
     rounds.give_back("w")
+    rounds.environments.append("native train")  # noted when the game began
     rounds.withdraw()
+    assert rounds.environments == []
     rounds.offer(["x", "y", "z"])
     assert next_game(rounds, "w") == "x"
     finish(rounds, "x")

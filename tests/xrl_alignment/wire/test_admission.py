@@ -40,6 +40,17 @@ def test_a_request_is_answered_once():
     pending.reply({"kind": "finished"})
     with pytest.raises(RuntimeError, match="twice"):
         pending.reply({"kind": "finished"})
+    refused = PendingRequest(Next("", 0), "v1")
+    refused.reply({"kind": "error", "reason": "no"})
+    with pytest.raises(RuntimeError, match="twice"):
+        refused.reply(["look"])
+
+
+def test_what_a_stop_has_released_may_still_be_answered():
+    pending = PendingRequest(Next("s", 1), "v2")
+    pending.release("the server stops")
+    pending.reply({"kind": "finished"})
+    assert pending.wait().status == 503
 
 
 def test_take_keeps_order_and_respects_its_limit():

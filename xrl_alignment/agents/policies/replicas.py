@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lavis.common.devices import DEVICE_LOST
+from lavis.common.errors import first_sentence
 from xrl_alignment.agents.policies.base import PolicyInput, changes
 from xrl_alignment.agents.policies.in_process import InProcessPolicy
 from xrl_alignment.agents.policies.vllm.base import ServerUnavailable
@@ -70,13 +71,13 @@ class ReplicatedPolicy:
             with replica.lock:  # new weights must not arrive in the middle of an answer
                 return replica.policy.act(batch)
         except DEVICE_LOST as error:
-            raise ServerUnavailable(str(error).splitlines()[0]) from error
+            raise ServerUnavailable(first_sentence(error)) from error
 
     def _check(self, name: str) -> None:
         try:  # the cheapest work that a lost device refuses
             torch.zeros(1, device=self._replicas[name].policy.model.device).item()
         except RuntimeError as error:
-            raise ServerUnavailable(str(error).splitlines()[0]) from error
+            raise ServerUnavailable(first_sentence(error)) from error
 
     def _changes(self) -> list[int]:
         return changes(parameter for parameter in self.first.model.parameters() if parameter.requires_grad)

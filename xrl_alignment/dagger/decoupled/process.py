@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from lavis.common.errors import EmacError
 from lavis.common.paths import REPO_ROOT
-from lavis.common.program import LIFELINE, lifeline
+from lavis.common.program import LIFELINE, lifeline, signal_name
 
 MAX_DEATHS = 3  # in a row; an episode that the learner learns between two deaths begins a new row
 STOP_S = 15.0
@@ -78,7 +77,7 @@ class LearnerProcess:
         self.deaths += 1
         self._deaths_here = self._deaths_here + 1 if learned == self._died_at else 1
         self._died_at = learned
-        how = "was interrupted" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+        how = "was interrupted" if code > 0 else f"was killed by {signal_name(-code)}"
         if self._deaths_here >= MAX_DEATHS:
             raise LearnerFault(
                 f"the learner {how} {MAX_DEATHS} times in a row after {learned} episodes: the machine may lack memory "

@@ -62,6 +62,7 @@ class DecoupledTraining:
         self._turns = Turns(train_every)
         self._seen = (0, 0)  # the published file that was looked at last: inode, time
         self._damaged = 0
+        self._unread = ""  # why published weights could not be read the last time
         self._told: list[dict[str, Any]] = []  # by the learner, since the last episode that it has learned
         self._tail = Tail(directory.learned)
         self._in_round = _InRound()
@@ -262,8 +263,13 @@ class DecoupledTraining:
                 return
             version, weights = read_published(path)
             self._seen = (stat.st_ino, stat.st_mtime_ns)
-        except (FileNotFoundError, FileError):
+        except FileNotFoundError:
             return  # not published yet
+        except FileError as error:  # perhaps for a moment only: it is read again at the next look
+            if str(error) != self._unread:
+                self._unread = str(error)
+                self._tell(f"{error}; the policy keeps its weights, the file is read again", logging.WARNING)
+            return
         except PublishedError as error:
             # The policy keeps its weights. Without the file the learner publishes again; a disk that damages every
             # file would have the two do so for ever.
@@ -273,7 +279,7 @@ class DecoupledTraining:
                 raise PublishedError(f"{error}, {MAX_DAMAGED} times in a row: look at the disk") from error
             path.unlink(missing_ok=True)
             return
-        self._damaged = 0
+        self._damaged, self._unread = 0, ""
         # A learner that was killed and started again publishes older weights first.
         if version > self.version:
             self.model.load_trainable(weights)

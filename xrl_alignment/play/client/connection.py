@@ -93,7 +93,7 @@ class Connection:
         if response.status == 200 and claimed != md5_hex(reply):
             raise ConnectionError("the reply was damaged in transfer")
         # RFC 9110 allows a date in Retry-After as well; this server sends seconds.
-        return response.status, reply, float(retry_after) if retry_after.isdigit() else 0.0
+        return response.status, reply, float(retry_after) if retry_after.isdecimal() else 0.0
 
     def _connect(self) -> None:
         try:

@@ -38,7 +38,8 @@ def page(rows: Sequence[Row]) -> str:
     ]
     for (protocol, split, games_hash, engine, max_steps, repeats), group in groups.items():
         stuck = f", over after {repeats} equal actions" if repeats else ""
-        parts.append(f"## {cell(protocol)}, {split}: games {games_hash}, engine {engine}, {max_steps} steps{stuck}")
+        played = f"games {cell(games_hash)}, engine {cell(engine)}, {max_steps} steps{stuck}"
+        parts.append(f"## {cell(protocol)}, {cell(split)}: {played}")
         if protocol in PROTOCOLS:
             parts.append(f"Rules: {PROTOCOLS[protocol].source}; counted there: {PROTOCOLS[protocol].counted}.")
         if not all(row["protocol_games"] for row in group):
@@ -51,9 +52,9 @@ def page(rows: Sequence[Row]) -> str:
             for row in sorted(singles, key=lambda row: -row["first_trial"]["success"]):
                 figures = row["first_trial"]
                 cells = [
-                    _who(row), row["sees"], figures["games"], figures["solved"], f"{figures['success']:.3f}",
+                    _who(row), cell(row["sees"]), figures["games"], figures["solved"], f"{figures['success']:.3f}",
                     _interval(figures), _steps(figures), f"{figures['rejected']:.3f}", _cost(row, "first_trial"),
-                    held_out(row), row["date"][:10],
+                    held_out(row), cell(row["date"][:10]),
                 ]  # fmt: skip
                 lines.append(f"| {' | '.join(map(str, cells))} |")
             parts += [f"{meaning} A single trial:", "\n".join(lines)]
@@ -65,9 +66,9 @@ def page(rows: Sequence[Row]) -> str:
                 figures = row["best_of"]
                 by_slot = "-" if row["by_slot"] is None else f"{row['by_slot']['success']:.3f}"
                 cells = [
-                    _who(row), row["sees"], row["trials"], _memories(row), figures["games"], figures["solved"],
+                    _who(row), cell(row["sees"]), row["trials"], _memories(row), figures["games"], figures["solved"],
                     f"{figures['success']:.3f}", _interval(figures), by_slot, _cost(row, "total"),
-                    row["date"][:10],
+                    cell(row["date"][:10]),
                 ]  # fmt: skip
                 lines.append(f"| {' | '.join(map(str, cells))} |")
             if several:
@@ -133,7 +134,7 @@ def _who(row: Row) -> str:
 
 def _memories(row: Row) -> str:
     """Whose memories a failed game was played again with."""
-    return "another game's" if row["swap_memories"] and row["reflexion"] else row["reflexion"] or "none"
+    return "another game's" if row["swap_memories"] and row["reflexion"] else cell(row["reflexion"]) or "none"
 
 
 def _own_games(name: str) -> str:
@@ -151,7 +152,7 @@ def held_out(row: Row) -> str:
 
 def cell(text: str) -> str:
     """`text` as the content of a table's cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _cost(row: Row, part: str) -> str:

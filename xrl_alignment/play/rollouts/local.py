@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import socket
 import struct
 import sys
@@ -20,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any
 
+from lavis.common.program import signal_name
 from xrl_alignment.play.rollouts.parallel import ParallelExecutor, WorkerRecord
 from xrl_alignment.play.rollouts.worker import WorkerReply, worker_process
 
@@ -113,7 +113,7 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
             code = process.exitcode
             if code is None or code >= 0:
                 return WorkerReply("died", detail=f"ended by itself (exit code {code})")
-            name = signal.Signals(-code).name
+            name = signal_name(-code)
             # The kernel ends what takes the machine's last memory with SIGKILL, and leaves no word about it.
             perhaps = ", perhaps because memory ran out" if name == "SIGKILL" else ""
             return WorkerReply("died", detail=f"was killed by {name}{perhaps}")

@@ -117,7 +117,9 @@ def test_weights_that_could_not_be_read_are_read_at_the_next_look(side, monkeypa
     with monkeypatch.context() as broken:
         broken.setattr("xrl_alignment.dagger.decoupled.trainer.read_published", failing_disk)
         training.before_batch(1, lambda: False)
+        training.before_batch(1, lambda: False)
     assert training.version == Version()
+    assert log(training).count("the policy keeps its weights, the file is read again") == 1
     training.before_batch(1, lambda: False)
     assert training.version == Version(1, 5)
 

@@ -19,6 +19,11 @@ def test_other_games_engines_and_limits_have_tables_of_their_own():
     assert text.startswith("# Scores\n\n6 results") and "The best of several" not in text
 
 
+def test_texts_of_a_strangers_table_stay_in_their_cells():
+    text = page(rows({"split": "a | <b>"}))
+    assert "a \\| &lt;b>" in text and "<b>" not in text
+
+
 def test_the_best_of_several_trials_stands_apart_with_its_memories():
     text = page(rows({"trials": 3, "reflexion": "rule"}, {"trials": 2, "swap_memories": True, "reflexion": "rule"}))
     single, several = text.split("The best of several trials")

@@ -43,6 +43,10 @@ class PooledServer:
     failed_at: float = 0.0  # the last failed call or check (monotonic seconds)
     checking: bool = False  # a check is in progress
 
+    def failed(self, error: Exception) -> None:
+        """A call or a check has failed: out of use from now on."""
+        self.reason, self.failed_at = str(error) or "it does not answer", time.monotonic()
+
 
 class ServerPool:
     """Asks several servers as if they were one.
@@ -98,7 +102,7 @@ class ServerPool:
                 except ServerUnavailable as error:
                     if not server.reason:
                         logger.warning("%s is out of use: %s", server.url, error)
-                    server.reason, server.failed_at = str(error) or "it does not answer", time.monotonic()
+                    server.failed(error)
                     for index in share:
                         tries[index] -= 1
                     if not all(tries[index] for index in share):
@@ -177,7 +181,7 @@ class ServerPool:
         try:
             self._check(server.url)
         except (ServerUnavailable, InferenceEngineFault) as error:
-            server.reason, server.failed_at = str(error), time.monotonic()
+            server.failed(error)
         else:
             logger.warning("%s is in use again", server.url)
             server.reason = ""
