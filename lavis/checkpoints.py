@@ -60,7 +60,9 @@ def save_whole(path: Path, content: Any) -> None:
 def require_checkpoint(path: Path, *, setting: str = "") -> None:
     """MissingFileError, which begins with the `setting` that named it, unless `path` is a file."""
     if not path.is_file():
-        raise MissingFileError(f"{setting}{': ' if setting else ''}no checkpoint at {path}")
+        inside = sorted(path.glob("*.pth"), key=lambda file: file.stat().st_mtime)
+        newest = f", which is a folder; the newest in it is {inside[-1]}" if inside else ""
+        raise MissingFileError(f"{setting}{': ' if setting else ''}no checkpoint at {path}{newest}")
 
 
 def read(path: Path, *, setting: str = "", mmap: bool = False) -> Any:

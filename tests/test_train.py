@@ -59,13 +59,15 @@ def workers(launcher: warm.Program) -> list[int]:
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_sigterm_writes_a_checkpoint_and_ends_well(shards: Path, tmp_path: Path, processes: int) -> None:
-    """Of two processes one is told, and both stop at the same batch."""
+    """Of two processes one is told, and both stop at the same batch; of one, its data workers are told first."""
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"] if processes == 2 else []
-    process = start(command(*launcher, shards=shards, out=tmp_path, **{"run.max_epoch": 10000}), tmp_path)
+    settings = {"run.max_epoch": 10000, "run.num_workers": 2 if processes == 1 else 0}
+    process = start(command(*launcher, shards=shards, out=tmp_path, **settings), tmp_path)
     deadline = time.monotonic() + 200
     while batches(tmp_path) < 2 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
-    os.kill(workers(process)[-1] if processes == 2 else process.pid, signal.SIGTERM)
+    for told in [workers(process)[-1]] if processes == 2 else [*workers(process), process.pid]:
+        os.kill(told, signal.SIGTERM)
     out, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     path = tmp_path / "a/checkpoint_stopped.pth"

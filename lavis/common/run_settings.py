@@ -155,6 +155,9 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
     With `own_keys` the section may hold more (`foreign_keys`): a task of a third party reads them.
     """
     names = [item.name for item in fields(RunSettings)]
+    # `run.job_id=` on the command line is no text in yaml, but none.
+    texts = {item.name: "" for item in fields(RunSettings) if item.type == "str" and run.get(item.name, "") is None}
+    run = OmegaConf.merge(run, texts)
     if own_keys:
         run = OmegaConf.masked_copy(run, [str(key) for key in run if str(key) in names])
     for key in map(str, run):

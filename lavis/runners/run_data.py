@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,9 @@ class RunData:
         number = self.settings.num_workers
         return {
             "num_workers": number,
+            # A queue's time limit signals all processes of a job. The workers must outlive it: the run's own process
+            # finishes its batch and writes a checkpoint.
+            "worker_init_fn": _ignore_sigterm,
             # Since Python 3.14 the default is to send them the data set, and with its check of labels the whole model.
             "multiprocessing_context": "fork" if number else None,
             # A generator of its own: from torch's it would draw once when it is made, and a resumed run makes one more.
@@ -180,3 +184,7 @@ class RunData:
             part = f"{source.part(index)}/" if isinstance(source, SourceChain) else ""
             places.append((part + Path(path).name, number))
         return places
+
+
+def _ignore_sigterm(worker: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

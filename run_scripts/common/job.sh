@@ -3,7 +3,8 @@
 #
 #   PYTHON   interpreter (default: .venv's, else python3)
 #   NPROC    processes on each node (default: the GPUs that CUDA_VISIBLE_DEVICES names, without it the node's; at least 1)
-#   OPTIONS  more settings, KEY=VALUE KEY=VALUE … (needed because qsub passes no arguments to a script)
+#   OPTIONS  more settings, KEY=VALUE KEY=VALUE … (needed because qsub passes no arguments to a script); a value has no
+#            blank in it: run.beta=[1.0,0.0]
 
 if [[ -z "${PYTHON:-}" ]]; then
   PYTHON=python3
@@ -11,7 +12,7 @@ if [[ -z "${PYTHON:-}" ]]; then
 fi
 
 # shellcheck disable=SC2034 # the sourcing script appends it to its own arguments
-read -ra more <<<"${OPTIONS:-}"
+read -d '' -ra more <<<"${OPTIONS:-}" || true # on several lines, too
 
 # stage FOLDER: copies it to the node's own disk and sets `data` to the copy's path: shared file systems are slow with
 # small files. Each call makes a folder of its own, because the disk may be one that all jobs of the node share; the
@@ -96,6 +97,10 @@ train() {
   if [[ -z "$nproc" ]]; then
     nproc=$(count_gpus)
     ((nproc > 0)) || nproc=1
+  fi
+  if [[ ! $nproc =~ ^[1-9][0-9]*$ ]]; then
+    echo "NPROC=$nproc: give the number of processes on each node" >&2
+    return 1
   fi
   local launcher=(-m torch.distributed.run --nproc_per_node="$nproc")
   if ((${NNODES:-1} > 1)); then

@@ -65,6 +65,8 @@ def test_a_mask_may_hold_infinities_and_no_other_number(path: Path) -> None:
 
 def test_a_missing_file_is_told_with_the_setting_that_named_it(path: Path) -> None:
     assert read(path)["model"]["weight"].equal(torch.ones(3))
+    with pytest.raises(FileNotFoundError, match=rf", which is a folder; the newest in it is {path}$"):
+        read(path.parent)
     with pytest.raises(FileNotFoundError, match=r"^run.resume_ckpt_path: no checkpoint at .*x.pth"):
         read(path.with_name("x.pth"), setting="run.resume_ckpt_path")
 

@@ -59,9 +59,14 @@ def test_shellcheck_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_number_of_processes_that_is_none_is_told(tmp_path: Path) -> None:
+    done = run(named("train")[0], tmp_path, NPROC="two")
+    assert done.returncode == 1 and "NPROC=two: give the number of processes on each node" in done.stderr
+
+
 @pytest.mark.parametrize("script", named("train") + named("seeds"), ids=lambda path: path.name)
 def test_training_is_staged_named_and_resumes(script: Path, tmp_path: Path) -> None:
-    done = run(script, tmp_path, OPTIONS="run.max_epoch=3 run.amp=False")
+    done = run(script, tmp_path, OPTIONS="run.max_epoch=3\nrun.amp=False")
     assert done.returncode == 0, done.stderr
     seed = "run.seed=3 run.job_id=finetune-seed3" if script.stem == "seeds" else "run.job_id=finetune"
     assert re.fullmatch(

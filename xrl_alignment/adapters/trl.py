@@ -38,7 +38,7 @@ class Household:
             raise EnvironmentFault("the list of games is empty; give at least one game")
         self._games = {game.id: game for game in games}
         self._engine = NativeEnvironment(longest_horizon(games) if max_steps is None else max_steps)
-        # No game yet: a tool that is called before `reset` answers `_OVER`.
+        # No game yet.
         self._over, self._won = True, False
         self.playing = ""  # the game's id
 
@@ -202,6 +202,8 @@ class Household:
         return self._do("inventory")
 
     def _do(self, command: str) -> str:
+        if not self.playing:
+            return "No game has begun: call reset first."
         if self._over:  # a model may go on calling tools: its reward must not change any more
             return _OVER
         now = self._engine.step(command)

@@ -434,6 +434,10 @@ class ExpectedGames:
             self._games = self.find_games()  # now, and not before: the client may have generated them on this machine
         if self._games is None or list(client.games[: len(self._games)]) == list(self._games):
             return ""
+        if len(client.games) < len(self._games):
+            return (
+                f"the client offers {len(client.games)} games, this run plays {len(self._games)} (run.num_envs); {fix}"
+            )
         return (
             f"the client's games of {there} ({ids_hash(client.games[: len(self._games)])}) are not those of this run's "
             f"settings ({ids_hash(self._games)}; environment.seed, environment.data); {fix}"

@@ -282,7 +282,10 @@ def run_pipeline(
     that it holds when the pipeline starts is continued instead of `resume`. LockedError if another pipeline uses it.
     """
 
+    running: list[Path] = []
+
     def begun(directory: Path) -> None:
+        running.append(directory)
         if remember:
             earlier = remember.read_bytes() if remember.is_file() else b""
             write_atomically(remember, lambda file: file.write(earlier + f"{directory.absolute()}\n".encode()))
@@ -302,7 +305,12 @@ def run_pipeline(
             print(f"{name}: {cfg_path}", flush=True)
             # Only the first phase here is continued; those after it start anew.
             resumed = None if directories else resume
-            directories.append(run_phase(cfg_path, [*options, *handed], resume=resumed, begun=begun, phase=name))
+            try:
+                directories.append(run_phase(cfg_path, [*options, *handed], resume=resumed, begun=begun, phase=name))
+            except KeyboardInterrupt as stop:
+                if running and not str(stop):
+                    raise KeyboardInterrupt(f"go on with the same command and --resume {running[-1]}") from stop
+                raise
             print(f"phase {number} is done: {directories[-1]}", flush=True)
             told = ending(directories[-1])
             print("\n".join(told if number == len(cfg_paths) else told[:1]), flush=True)

@@ -8,6 +8,7 @@ from xrl_alignment.settings.checks import (
     DEVICE,
     SECONDS,
     at_least,
+    between,
     check,
     check_has_effect,
     list_of,
@@ -38,7 +39,7 @@ class PolicyConfig(Section, section="policy"):
         5,
         "beams of the beam search; must be 1 with `name=vllm`, which decodes greedily; with `name=http` the server "
         "decides, and so it does for both lengths below",
-        at_least(1),
+        between(1, 1024),
     )
     max_length: int = setting(128, "tokens of an answer, at most", at_least(2))
     min_length: int = setting(1, "tokens of an answer, at least; not above `max_length`", at_least(0))

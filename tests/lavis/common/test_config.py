@@ -111,6 +111,10 @@ def test_a_split_where_a_list_of_splits_should_be_is_refused() -> None:
         read_settings(OmegaConf.create("valid_splits: val"))
 
 
+def test_an_empty_text_on_the_command_line_is_the_default_of_texts() -> None:
+    assert read_settings(OmegaConf.from_dotlist(["run.job_id=", "run.wandb_project="]).run).job_id == ""
+
+
 @pytest.mark.parametrize(
     ("run", "said"),
     [

@@ -58,6 +58,7 @@ def test_the_tools_solve_a_game_of_every_task_type(games):
 
 def test_an_episode_ends_without_reward_after_its_steps(games):
     environment = Household(games, max_steps=2)
+    assert environment.look() == "No game has begun: call reset first."
     environment.reset(games[0].id)
     assert environment.slice("apple 1", "knife 1") == "Nothing happens."
     assert environment.inventory() == "You are not carrying anything. The episode is over."

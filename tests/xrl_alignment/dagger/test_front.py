@@ -59,6 +59,10 @@ def test_a_client_that_shows_its_games_otherwise_is_refused():
     assert v2.decode(v2.encode(replace(hello(), view=theirs))).view == theirs and not v2.decode(v2.encode(hello())).view
 
 
+def test_a_client_with_too_few_games_is_told_the_number():
+    assert "the client offers 1 games, this run plays 2 (run.num_envs)" in expected().difference(hello(games=("g/1",)))
+
+
 def test_without_the_games_only_engine_and_split_are_compared():
     there = ExpectedGames("native", "train")
     assert there.difference(hello(games=("x", "y"))) == "" and there.difference(hello(split="valid_seen"))

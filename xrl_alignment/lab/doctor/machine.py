@@ -92,8 +92,8 @@ def check_device(*, large: bool = False) -> Finding:
     if not torch.cuda.is_available():
         from lavis.common.devices import cpu_multiplies_bfloat16
 
-        computes = "bfloat16" if cpu_multiplies_bfloat16() else "float32 (no instructions for bfloat16)"
-        text = f"CPU only, computing in {computes}: enough for model tiny; a 7B model needs a GPU"
+        multiplies = "it multiplies bfloat16" if cpu_multiplies_bfloat16() else "no instructions for bfloat16"
+        text = f"CPU only ({multiplies}): enough for models such as tiny; a 7B model needs a GPU"
         return Finding("warn" if large else "ok", "device", text)
     # Free memory counts: another process may hold most of the card.
     free, total = torch.cuda.mem_get_info()

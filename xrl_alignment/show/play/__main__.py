@@ -23,7 +23,7 @@ from alfworld_native.language.sentences import task_sentence
 from lavis.common.errors import ConfigError, EmacError
 from lavis.common.program import run_program
 from xrl_alignment.common.choices import ENVIRONMENT_NAMES
-from xrl_alignment.show.play.game import PLAYERS, YOU, GameInProgress
+from xrl_alignment.show.play.game import EXPERT, PLAYERS, YOU, GameInProgress
 from xrl_alignment.show.play.recording import check_recording, write_recording
 from xrl_alignment.show.play.screen import FRAMES, show_as
 from xrl_alignment.show.play.settings import Setup, choose_game, set_up
@@ -89,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             return
         game = setup.new_game(number)
         if arguments.player not in game.players:
-            raise ConfigError(f"--player {arguments.player}: nobody is there to play; give --expert or --checkpoint")
+            missing = "--expert" if arguments.player == EXPERT else "--checkpoint, or --cfg-path of a served policy"
+            raise ConfigError(f"--player {arguments.player}: nobody is there to play; give {missing}")
         # An episode that was left is summed up and recorded, too.
         with contextlib.suppress(Quit):
             TerminalGame(console, frame=frame, delay_s=arguments.delay).play(game, arguments.player)

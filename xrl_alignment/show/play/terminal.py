@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import struct
 import sys
@@ -128,7 +129,7 @@ class TerminalGame:
                     if not action:
                         self._console.print(f"No suggestion of the {wanted}.", style="yellow")
                         continue
-                elif said.isascii() and said.isdigit():
+                elif re.fullmatch(r"-?[0-9]+", said):
                     if not 1 <= int(said) <= len(commands):
                         self._console.print(f"There are {len(commands)} commands: `list` shows them.", style="yellow")
                         continue

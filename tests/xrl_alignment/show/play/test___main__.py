@@ -39,8 +39,8 @@ def test_a_piped_game_ends_with_its_input(games, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--player", "policy"], "--player policy: nobody is there to play; give --expert or --checkpoint"),
-        (["--player", "expert", "--expert", "none"], "--player expert: nobody is there to play"),
+        (["--player", "policy"], "--player policy: nobody is there to play; give --checkpoint"),
+        (["--player", "expert", "--expert", "none"], "--player expert: nobody is there to play; give --expert"),
         (["--delay", "-1"], "--delay -1: give 0 to 3600 seconds"),
         (["--delay", "nan"], "--delay nan: give 0 to 3600 seconds"),
         (["--web", "--player", "expert"], "--player expert is for the terminal"),
