@@ -178,7 +178,7 @@ class LabelledEpisode(Episode):
 
     @property
     def information(self) -> dict[str, Any]:
-        """What the expert is told now: what came with the observation, as `environments.base.information_of` has it.
+        """What the expert is told now: what came with the observation, as `alfworld_native.base.information_of` has it.
 
         ALFWorld's own infos, which wire v1's clients send, hold a batch of one game.
         """

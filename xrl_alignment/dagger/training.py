@@ -1,7 +1,7 @@
 """The learner's place in a run: when it updates, and what of it survives a crash.
 
 `Trainer` is what the loop asks for. `Training` learns in the loop's own thread, between two batches of the policy
-(`run.learner=inline`); `learner.decoupled` in a process of its own; `NoTraining` learns nothing (an evaluation).
+(`run.learner=inline`); `dagger.decoupled` in a process of its own; `NoTraining` learns nothing (an evaluation).
 """
 
 from __future__ import annotations
