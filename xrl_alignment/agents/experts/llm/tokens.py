@@ -25,8 +25,9 @@ def counter_for(model: str, tokenizer: str = "", *, section: str = "expert") -> 
 
     `tokenizer`, a name or folder that Transformers can load without a network; else tiktoken's table for an OpenAI
     model (tiktoken downloads it at first use; we wait ten seconds at most); else a local tokenizer by the model's own
-    name; else the estimate. Without a `tokenizer` the log says once which of them it is. Raises ConfigError, which names the setting of `section`, for a `tokenizer` that cannot be
-    loaded.
+    name; else the estimate. Without a `tokenizer` the log says once which of them it is.
+
+    Raises ConfigError, which names the setting of `section`, for a `tokenizer` that cannot be loaded.
     """
     # From the surest way to the least sure one.
     if tokenizer:
