@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, Protocol
 
 from lavis.common.allocator import give_back_freed_memory
 from lavis.common.dist_utils import barrier, get_world_size, is_main_process
+from lavis.common.errors import described
 from lavis.models.played import PlayedGames, played_in
-from xrl_alignment.dagger.episode import LabelledEpisode, described
+from xrl_alignment.dagger.episode import LabelledEpisode
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord
