@@ -106,7 +106,7 @@ from alfworld_native.household.levels import horizon
 from alfworld_native.household.mixture import horizon_of
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.files import writable, write_atomically
+from lavis.common.files import writable, write_text
 from lavis.common.named_class import is_class_name
 from lavis.models.played import played_by_file
 from xrl_alignment.agents.experts import make_expert
@@ -212,7 +212,7 @@ def write(output: Path, scores: Path | None, result: dict[str, Any], log: str) -
     row = row_of(result)
     texts = (json.dumps(result, indent=1), log, card(row))
     for path, text in zip(result_files(output), texts, strict=True):
-        write_atomically(path, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+        write_text(path, text)
     if scores:
         append(scores, row)
 

@@ -52,8 +52,10 @@ from lavis.common.files import (
     new_folder,
     remove_temporaries,
     sync,
-    write_atomically,
+    whole_lines,
+    write_bytes,
     write_json,
+    write_text,
 )
 from lavis.datasets.shards import ShardError, check_shard, open_shard
 from xrl_alignment.agents.language.history import EpisodeTrace
@@ -280,7 +282,7 @@ class RunDirectory(RunPaths):
 
     def mark_done(self) -> None:
         """Write the DONE file that pipelines wait for."""
-        write_atomically(self.path / "DONE", lambda file: file.write(b"done\n"))
+        write_bytes(self.path / "DONE", b"done\n")
 
     # --- the journal -----------------------------------------------------------------------------------------------
 
@@ -322,9 +324,9 @@ class RunDirectory(RunPaths):
         while (old := path.with_name(f"{path.name}.{number}")).exists():
             number += 1
         before = path.read_bytes()
-        write_atomically(old, lambda file: file.write(before))
+        write_bytes(old, before)
         text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
-        write_atomically(path, lambda file: file.write(text.encode()))
+        write_text(path, text)
 
     def save_games(self, games: Sequence[str], environments: Sequence[str] = ()) -> None:
         """Keep the run's games in their order, and in which `environments` (`engine split`) they are played.
@@ -406,9 +408,9 @@ def cut_half_line(path: Path) -> None:
     if not path.exists():
         return
     content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
+    whole = whole_lines(content)
     if whole != content:
-        write_atomically(path, lambda file: file.write(whole))
+        write_bytes(path, whole)
 
 
 def _locked(path: Path) -> TextIO:

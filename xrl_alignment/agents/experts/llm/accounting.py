@@ -20,6 +20,7 @@ from operator import index
 from pathlib import Path
 
 from lavis.common.errors import FileError
+from lavis.common.files import whole_lines
 from xrl_alignment.common.errors import BudgetSpent
 
 MILLION = 1_000_000
@@ -107,7 +108,7 @@ class Account:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             content = path.read_bytes() if path.exists() else b""
-            whole = content[: content.rfind(b"\n") + 1]
+            whole = whole_lines(content)
             if whole != content:  # the writer was killed within a line: the next line must not continue this one
                 os.truncate(path, len(whole))
             entries, prices = _parse(whole)
@@ -245,7 +246,7 @@ def read_calls(path: Path) -> tuple[dict[int, Usage], Prices | None]:
     by_round: dict[int, Usage] = {}
     try:
         content = path.read_bytes() if path.exists() else b""
-        entries, prices = _parse(content[: content.rfind(b"\n") + 1])
+        entries, prices = _parse(whole_lines(content))
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
     except _NO_RECORD as error:
