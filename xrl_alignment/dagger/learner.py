@@ -83,7 +83,6 @@ class Learner:
     ) -> None:
         self.replicas = replicas
         self.model: Student = replicas.model
-        self.objective = "dpo" if preferences else "bc"
         self.vis_processor = vis_processor
         self.buffer = buffer
         self.optimizer = optimizer
@@ -182,7 +181,7 @@ class Learner:
         with autocast(self.model.device):
             if self.preferences and not self.replicas.fsdp:
                 self.references.add_to(samples, places)
-            return self.replicas.call("losses", samples, self.objective)
+            return self.replicas.call("losses", samples, "dpo" if self.preferences else "bc")
 
     def _refuse_faulty(self, reason: str) -> bool:
         """Refuse the shards of the last batch at which the model fails by themselves; False if there are none.

@@ -291,8 +291,8 @@ class Training:
 
     def end_round(self, round: int, *, last: bool) -> TrainingTime:
         """Write the round's checkpoint; see `Trainer.end_round`. In a group every process must call it."""
-        if last:  # the checkpoint of the last round is the run's result, so it must have learned everything
-            self._train_rest(round)
+        if last and self.turns.rest:  # the last round's checkpoint is the run's result: it must have learned everything
+            self._train(round)
         began = time.monotonic()
         # A run that is killed after this and before its memories are saved writes the same file once more.
         if self.save_ckpt:
@@ -308,7 +308,8 @@ class Training:
         A kill may have come between the end of the last round and this, so that the restored state is of before it.
         """
         if self.round < num_rounds:  # `end_round` of the last round was in another process
-            self._train_rest(num_rounds - 1)
+            if self.turns.rest:
+                self._train(num_rounds - 1)
             self.round = num_rounds
         if self.saved != (self.round, self.episodes):
             self.save()
@@ -331,11 +332,6 @@ class Training:
         self._write(self.directory.trainer, self.round, episodes, references=state, cut_from=cut_from)
         self._saved_at = time.monotonic()
         self.saved = (self.round, episodes)
-
-    def _train_rest(self, round: int) -> None:
-        """Train once more at the end of the run, if episodes were stored after the last turn."""
-        if self.turns.rest:
-            self._train(round)
 
     def _train(self, round: int) -> None:
         """One turn of the learner: all the updates that follow an episode, its figures in log and curves."""
