@@ -40,7 +40,6 @@ def read_command_line() -> PolicyServerSettings:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments beside `--cfg-path` and `--options`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", help="folder, hub id, or blip2_emac:<model type>; the same as model.path=…")
     parser.add_argument("--host", help="address to listen on; the same as server.host=…")
     parser.add_argument("--port", type=int, help="0 takes any free port; the same as server.port=…")
