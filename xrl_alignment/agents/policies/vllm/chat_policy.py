@@ -77,7 +77,6 @@ class ChatPolicy(ServedPolicy):
         return [normalise(self.model.chat.decode([item.token for item in tokens])) for tokens in written]
 
     def _call(self, url: str, requests: Sequence[Content]) -> list[list[WrittenToken]]:
-        self._give_adapters(url)
         return self._http.chat(url, requests, **self._writing)
 
 
