@@ -56,7 +56,16 @@ from lavis.common.errors import ConfigError
 from lavis.common.program import parse_args, read_first, run_program
 from lavis.models.sections import check_section
 from xrl_alignment.builders.named import check_device, check_policy
-from xrl_alignment.play.evaluation.protocols import BY_SLOT, check_rules, options_of, own_games, protocol, recognised
+from xrl_alignment.play.evaluation.protocols import (
+    BY_GAME,
+    BY_SLOT,
+    FIRST_TRIAL,
+    check_rules,
+    options_of,
+    own_games,
+    protocol,
+    recognised,
+)
 from xrl_alignment.settings.loading import load_config
 from xrl_alignment.settings.schema import EvaluateConfig
 
@@ -324,7 +333,7 @@ def report(result: dict[str, Any], log: str) -> str:
         memories = "with another game's memories" if result["swap_memories"] and result["reflexion"] else memories
         parts.append(f"best of {result['trials']} trials, {memories}:\n{table(result['best_of'])}")
     if by_slot := result.get("by_slot"):
-        ways = {BY_SLOT: by_slot, "by game, over all trials": result["best_of"], "first trial": result["first_trial"]}
+        ways = {BY_SLOT: by_slot, BY_GAME: result["best_of"], FIRST_TRIAL: result["first_trial"]}
         lines = [
             f"{name:26} {way['solved']:4d} of {way['games']} = {way['success']:.3f} "
             f"({way['interval'][0]:.3f} to {way['interval'][1]:.3f})"

@@ -128,11 +128,6 @@ class Account:
         with self._changed:
             return self._total
 
-    @property
-    def cost_usd(self) -> float:
-        """The cost of all calls so far, in US dollars."""
-        return self.prices.cost(self.total)
-
     def count(self, name: str) -> None:
         """Count one event of this process."""
         with self._changed:
@@ -198,7 +193,7 @@ class Account:
         """Calls, tokens and US dollars of a round, or of all rounds; the dollars are None if no price is known."""
         usage = self.total if round is None else self._by_round.get(round, Usage())
         tokens = {f"{name}_tokens": value for name, value in asdict(usage).items() if name != "calls"}
-        cost = round_cents(self.prices.cost(usage)) if self.prices else None
+        cost = _rounded(self.prices.cost(usage)) if self.prices else None
         return {"calls": usage.calls, **tokens, "cost_usd": cost}
 
     def events(self, round: int) -> dict[str, int]:
@@ -310,7 +305,7 @@ def _money(figures: dict[str, float | None]) -> str:
 
 
 # A function of its own because `round` is a round's number in `Account`.
-def round_cents(usd: float) -> float:
+def _rounded(usd: float) -> float:
     """US dollars, rounded to a millionth: no floating-point noise, and a single call still shows."""
     return round(usd, 6)
 
