@@ -79,7 +79,7 @@ if __name__ == "__main__":
 
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.files import make_folder, writable, write_atomically
+from lavis.common.files import make_folder, writable, write_text
 from lavis.models import StudentModel
 from lavis.runners.parallel import check_shardable
 from xrl_alignment.agents.experts import make_expert
@@ -179,7 +179,7 @@ def open_directory(arguments: argparse.Namespace, config: DaggerConfig) -> RunDi
     make_folder(path)
     directory = RunDirectory(path)
     if not arguments.resume:
-        write_atomically(directory.path / "config.yaml", lambda file: file.write(to_yaml(config).encode()))
+        write_text(directory.path / "config.yaml", to_yaml(config))
     return directory
 
 
@@ -241,7 +241,7 @@ def announce(directory: RunDirectory, server: DaggerHTTPServer) -> None:
     """Say where the server listens, on the screen and in `state/server.json`."""
     print(f"Server running on port {server.port}, run directory {directory.path}", flush=True)
     content = json.dumps({"port": server.port, "pid": os.getpid()})
-    write_atomically(directory.state / "server.json", lambda file: file.write(content.encode()))
+    write_text(directory.state / "server.json", content)
 
 
 def build_trainer(
@@ -259,7 +259,7 @@ def build_trainer(
     if run.learner == "inline":
         return build_training(config, directory, model, vis_processor)
     # With these settings and not those of config.yaml: a resume may have changed some.
-    write_atomically(directory.learner_settings, lambda file: file.write(to_yaml(config).encode()))
+    write_text(directory.learner_settings, to_yaml(config))
     process = LearnerProcess(directory.path)
     cleanup.callback(process.stop)
     return DecoupledTraining(

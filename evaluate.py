@@ -56,7 +56,16 @@ from lavis.common.errors import ConfigError
 from lavis.common.program import parse_args, read_first, run_program
 from lavis.models.sections import check_section
 from xrl_alignment.builders.named import check_device, check_policy
-from xrl_alignment.play.evaluation.protocols import BY_SLOT, check_rules, options_of, own_games, protocol, recognised
+from xrl_alignment.play.evaluation.protocols import (
+    BY_GAME,
+    BY_SLOT,
+    FIRST_TRIAL,
+    check_rules,
+    options_of,
+    own_games,
+    protocol,
+    recognised,
+)
 from xrl_alignment.settings.loading import load_config
 from xrl_alignment.settings.schema import EvaluateConfig
 
@@ -106,7 +115,7 @@ from alfworld_native.household.levels import horizon
 from alfworld_native.household.mixture import horizon_of
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.files import writable, write_atomically
+from lavis.common.files import writable, write_text
 from lavis.common.named_class import is_class_name
 from lavis.models.played import played_by_file
 from xrl_alignment.agents.experts import make_expert
@@ -212,7 +221,7 @@ def write(output: Path, scores: Path | None, result: dict[str, Any], log: str) -
     row = row_of(result)
     texts = (json.dumps(result, indent=1), log, card(row))
     for path, text in zip(result_files(output), texts, strict=True):
-        write_atomically(path, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+        write_text(path, text)
     if scores:
         append(scores, row)
 
@@ -324,7 +333,7 @@ def report(result: dict[str, Any], log: str) -> str:
         memories = "with another game's memories" if result["swap_memories"] and result["reflexion"] else memories
         parts.append(f"best of {result['trials']} trials, {memories}:\n{table(result['best_of'])}")
     if by_slot := result.get("by_slot"):
-        ways = {BY_SLOT: by_slot, "by game, over all trials": result["best_of"], "first trial": result["first_trial"]}
+        ways = {BY_SLOT: by_slot, BY_GAME: result["best_of"], FIRST_TRIAL: result["first_trial"]}
         lines = [
             f"{name:26} {way['solved']:4d} of {way['games']} = {way['success']:.3f} "
             f"({way['interval'][0]:.3f} to {way['interval'][1]:.3f})"

@@ -23,7 +23,7 @@ from lavis.common.named_class import is_class_name, load_class, make_named
 
 _NATIVE = ("alfworld_native.engine.environment", "NativeEnvironment")
 _ADVISED = ("alfworld_native.advice.environment", "AdvisedNativeEnvironment")
-ENVIRONMENTS = {  # name -> module and class; the names are `common.choices.ENVIRONMENT_NAMES`
+ENVIRONMENTS = {  # name -> module and class; the names are `choices.ENVIRONMENT_NAMES`
     "native": _NATIVE,
     "textworld": ("alfworld_native.textworld", "TextWorldEnvironment"),
     "household": _NATIVE,  # generated games, see `choose_games`

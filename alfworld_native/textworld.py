@@ -2,7 +2,7 @@
 
 It is slow (0.3 to 1.2 s to load a game, 30 to 45 ms per step, seconds with the planner) and the reference: `native`
 must equal it, and so must the handcoded expert beside `native` (`alfworld_native/advice`). TextWorld evaluates
-expressions of a game's grammar as Python code, so it gets only games whose texts are known (`native.gamefile`).
+expressions of a game's grammar as Python code, so it gets only games whose texts are known (`engine.gamefile`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import numpy as np
 from alfworld_native.base import MAX_STEPS, Game, TimeStep, check_count
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.language.commands import canonical, to_dialect
-from lavis.common.errors import MissingFileError, first_sentence
+from lavis.common.errors import MissingFileError, described, first_sentence
 
 FRAME_SIZE = 300  # pixels, ALFWorld's own (and the original's) size
 X_SOCKETS = Path("/tmp/.X11-unix")  # nosec B108  (X's own folder, which is only read)
@@ -80,8 +80,7 @@ def start_alfred_thor(config: dict, train_eval: str) -> Any:
         return AlfredThorEnv(config, train_eval=train_eval).init_env(batch_size=1)
     except Exception as error:  # the download of its build, the build itself, its packages: many kinds
         raise EnvironmentFault(
-            f"AI2-THOR could not be started ({type(error).__name__}: {first_sentence(error)}): run "
-            "`python -m xrl_alignment.doctor --thor`"
+            f"AI2-THOR could not be started ({described(error)}): run `python -m xrl_alignment.doctor --thor`"
         ) from error
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 import psutil
 from _bench import Result, run
 
+from lavis.common.files import whole_lines
 from lavis.common.paths import REPO_ROOT
 from xrl_alignment.lab.pipeline import client_command
 from xrl_alignment.settings.loading import load_config
@@ -94,7 +95,7 @@ class RunningServer:
         with open(self._log, "rb") as log:
             log.seek(self._read)
             new = log.read()
-        whole = new[: new.rfind(b"\n") + 1]
+        whole = whole_lines(new)
         self._read += len(whole)
         self._steps += whole.count(b"INFO:dagger_server_running:Task: [")
         return self._steps

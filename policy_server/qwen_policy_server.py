@@ -32,22 +32,16 @@ from xrl_alignment.settings.loading import load_config
 CFG_VARIABLE, OPTIONS_VARIABLE, MODEL_VARIABLE = "EMAC_POLICY_CFG", "EMAC_POLICY_OPTIONS", "EMAC_POLICY_MODEL"
 
 
-def read_command_line() -> PolicyServerSettings:
-    """The settings of the command line and the environment."""
-    arguments = parse_args(__doc__, add_arguments, cfg_required=False, settings="docs/policy_server.md")
-    return read_settings(arguments)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments beside `--cfg-path` and `--options`."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", help="folder, hub id, or blip2_emac:<model type>; the same as model.path=…")
     parser.add_argument("--host", help="address to listen on; the same as server.host=…")
     parser.add_argument("--port", type=int, help="0 takes any free port; the same as server.port=…")
 
 
-def read_settings(arguments: argparse.Namespace) -> PolicyServerSettings:
-    """The settings of the environment, changed by `--options`, then by `--model`, `--host` and `--port`."""
+def read_command_line(argv: list[str] | None = None) -> PolicyServerSettings:
+    """The settings of the environment, changed by the command line: by `--options`, then by the other arguments."""
+    arguments = parse_args(__doc__, add_arguments, argv, cfg_required=False, settings="docs/policy_server.md")
     shortcuts = {"model.path": arguments.model, "server.host": arguments.host, "server.port": arguments.port}
     options = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
     return settings_from(os.environ, arguments.cfg_path, [*arguments.options, *options])

@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 
 from lavis.common.errors import MissingFileError
-from lavis.common.files import make_folder, write_atomically
+from lavis.common.files import make_folder, write_bytes
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
 from tests.browser import Page, axe_script, running_browser, violations
@@ -79,7 +79,7 @@ def main() -> None:
                                 page.wait(f"{LOADED} && {READY[name]}")
                                 path = arguments.out / f"{name}-{width}-{scheme}.png"
                                 content = picture(page)
-                                write_atomically(path, lambda file, content=content: file.write(content))
+                                write_bytes(path, content)
                                 tall = page.evaluate("document.documentElement.scrollHeight")
                                 print(f"{path}: {len(content) / 1e3:.0f} kB; the page is {tall} px high", flush=True)
                                 found += [f"{path.name}: {violation}" for violation in violations(page, axe)]

@@ -213,14 +213,14 @@ class Explorer:
         not remember it.
         """
         if len(self._tasks) > 1:
-            left = [task for task in self._tasks if self._missing(task) > 0] or [self._tasks[0]]
-            self._task = min(left, key=self._cost)  # of equals the first
-        return self._task
+            held = self._belief.held
 
-    def _cost(self, task: Task) -> float:
-        """Steps to an object of `task`, but for what all share: none if it is held, infinite if none is known."""
-        held = self._belief.held
-        return -math.inf if held and type_of(held) == task.object_type else self._known_object(task)[1]
+            def cost(task: Task) -> float:  # steps to its object, but for what all share; infinite if none is known
+                return -math.inf if held and type_of(held) == task.object_type else self._known_object(task)[1]
+
+            left = [task for task in self._tasks if self._missing(task) > 0] or [self._tasks[0]]
+            self._task = min(left, key=cost)  # of equals the first
+        return self._task
 
     def _decide(self) -> _Decision:
         belief, held, task = self._belief, self._belief.held, self._choose_task()

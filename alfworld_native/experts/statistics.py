@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lavis.common.errors import ConfigError
-from lavis.common.files import write_atomically
+from lavis.common.files import write_text
 from lavis.common.program import run_program
 
 TABLE = "receptacle_statistics.json"
@@ -157,7 +157,7 @@ def main() -> None:
     if not paths:
         parser.error(f"no game.tw-pddl under {folder}; alfworld-download fetches the official games")
     text = json.dumps(count_games(paths), indent=1, sort_keys=True) + "\n"
-    write_atomically(options.out, lambda file: file.write(text.encode()))
+    write_text(options.out, text)
     print(f"{options.out}: {len(paths)} games counted")
 
 

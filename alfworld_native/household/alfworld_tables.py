@@ -22,7 +22,7 @@ from typing import Any
 
 from alfworld_native.language.sentences import TASK_TYPES
 from lavis.common.errors import MissingExtraError
-from lavis.common.files import write_atomically
+from lavis.common.files import write_text
 from lavis.common.program import run_program
 
 GRID = 0.25  # metres between neighbouring standing points
@@ -82,7 +82,7 @@ def main() -> None:
     lines = [f'"{name}": {json.dumps(value)}' for name, value in content.items()]
     rooms = ",\n".join(f'"{number}": {json.dumps(plan, separators=(",", ":"))}' for number, plan in plans.items())
     text = "{\n" + ",\n".join(lines) + ',\n"floor_plans": {\n' + rooms + "\n}\n}\n"
-    write_atomically(_FILE, lambda file: file.write(text.encode()))
+    write_text(_FILE, text)
 
 
 if __name__ == "__main__":

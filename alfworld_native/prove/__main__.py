@@ -17,7 +17,7 @@ from alfworld_native.prove.page import Proof, report
 from alfworld_native.prove.transcripts import recorded, transcripts_file
 from alfworld_native.prove.versions import in_other_versions, version_of
 from lavis.common.errors import ConfigError
-from lavis.common.files import writable, write_atomically
+from lavis.common.files import writable, write_text
 from lavis.common.program import run_program
 from lavis.common.progress import Bar
 
@@ -110,7 +110,7 @@ def prove(versions: dict[Path, str], told: set[Path], proof: Proof, options: arg
         print(f"{number} not played: {reason}")
     if options.out:
         page = report(proof)
-        write_atomically(options.out, lambda file: file.write(page.encode()))
+        write_text(options.out, page)
     return 1 if total["mismatches"] else 0
 
 

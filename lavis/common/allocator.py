@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # <malloc.h>
+KERNELS, PLACES = 256, 64  # compiled kernels that oneDNN's cache holds at most, and that PyTorch's does
 _LARGEST_MMAP_THRESHOLD = 32 << 20  # glibc accepts no more
 
 
@@ -50,16 +51,16 @@ def _glibc(name: str) -> Any:
     return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
 
 
-def bound_kernel_cache(kernels: int = 256, places: int = 64) -> None:
-    """Let oneDNN keep at most `kernels` compiled kernels; call it before the first tensor operation.
+def bound_kernel_cache() -> None:
+    """Let oneDNN keep at most `KERNELS` compiled kernels; call it before the first tensor operation.
 
     Prompts and batches have ever new lengths, and oneDNN compiles a kernel for every shape that it meets. Two caches
     would keep 1,024 of them each: oneDNN's own, and one of PyTorch (`LRU_CACHE_CAPACITY`), which holds on to kernels
     that oneDNN has dropped, so bounding the first alone saves little. After 12 updates of the demo's model, mallinfo2
-    counts 455 MiB with both caches as they come, 385 with oneDNN's off, 232 with `kernels` and `places` as they are
+    counts 455 MiB with both caches as they come, 385 with oneDNN's off, 232 with `KERNELS` and `PLACES` as they are
     here, in the same time (5 s): what PyTorch's cache has dropped it finds in oneDNN's. A batch of 16 prompts of unlike
-    length has about a hundred shapes; with fewer `kernels` than that every layer would compile them anew.
+    length has about a hundred shapes; with fewer `KERNELS` than that every layer would compile them anew.
     A value that the user has set in the environment stays.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(kernels))
-    os.environ.setdefault("LRU_CACHE_CAPACITY", str(places))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
+    os.environ.setdefault("LRU_CACHE_CAPACITY", str(PLACES))

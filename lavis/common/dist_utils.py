@@ -60,9 +60,7 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def init_distributed_mode(
-    *, device: str, world_size: int = 0, dist_url: str = "env://", timeout_s: float = 1800
-) -> None:
+def init_distributed_mode(*, device: str, world_size: int = 0, dist_url: str = "env://") -> None:
     """Join the group that `torch.distributed.run` started; nothing in a single process.
 
     NCCL on GPUs, Gloo on CPUs. `world_size`, if set, must be the number of started processes: ConfigError otherwise.
@@ -82,7 +80,7 @@ def init_distributed_mode(
         backend = "nccl"
     else:
         backend = "gloo"
-    dist.init_process_group(backend, init_method=dist_url, timeout=timedelta(seconds=timeout_s))
+    dist.init_process_group(backend, init_method=dist_url, timeout=timedelta(minutes=30))
 
 
 def end_distributed_mode() -> None:

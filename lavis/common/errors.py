@@ -53,6 +53,11 @@ def first_sentence(error: BaseException) -> str:
     return lines[0].split(". ")[0] if lines else f"{type(error).__name__}: it is empty or cut off"
 
 
+def described(error: BaseException) -> str:
+    """An error in words, with its type; at most 500 characters, for it may quote what somebody has sent."""
+    return f"{type(error).__name__}: {first_sentence(error)}"[:500]
+
+
 def why_unreadable(path: str | os.PathLike[str], error: BaseException) -> str:
     """Why a file of weights cannot be read and how to fix it: by its first bytes, else in the error's own words."""
     try:

@@ -60,6 +60,21 @@ def write_atomically(path: Path | str, write: Callable[[BinaryIO], Any]) -> None
         raise FileError(f"{path} could not be written: {error.strerror or error}") from error
 
 
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Make `data` the content of `path`; see `write_atomically`."""
+    write_atomically(path, lambda file: file.write(data))
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Make `text` the content of `path` (UTF-8); see `write_atomically`."""
+    write_bytes(path, text.encode())
+
+
+def whole_lines(content: bytes) -> bytes:
+    """`content` without what stands after its last newline: a line whose writer was killed while it wrote."""
+    return content[: content.rfind(b"\n") + 1]
+
+
 def read_json(path: Path | str) -> Any:
     """What a JSON file of ours holds; FileError if it is damaged or cannot be read."""
     try:
@@ -73,7 +88,7 @@ def write_json(path: Path | str, content: Any) -> None:
     """Write `content` as JSON (UTF-8, one space of indentation); see `write_atomically`."""
     # A model may write half a surrogate pair, which UTF-8 cannot hold; JSON can, as `\udXXX`.
     data = json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    write_atomically(path, lambda file: file.write(data))
+    write_bytes(path, data)
 
 
 def write_cache(path: Path | str, write: Callable[[BinaryIO], Any]) -> None:

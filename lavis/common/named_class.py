@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from lavis.common.errors import ConfigError, first_sentence, unknown
+from lavis.common.errors import ConfigError, described, unknown
 
 
 def is_class_name(name: str) -> bool:
@@ -42,7 +42,7 @@ def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | 
             f"{kind} {name}: there is no module {error.name or module} (it is looked for on PYTHONPATH)"
         ) from error
     except Exception as error:  # the module is the user's: whatever breaks in it is told in one line
-        raise ConfigError(f"{kind} {name}: importing {module} fails: {_brief(error)}") from error
+        raise ConfigError(f"{kind} {name}: importing {module} fails: {described(error)}") from error
     made = getattr(loaded, attribute, None)
     if not callable(made):
         raise ConfigError(f"{kind} {name}: module {module} has no class {attribute}")
@@ -75,8 +75,4 @@ def make_named(name: str, kind: str, methods: tuple[str, ...], protocol: type | 
     try:
         return made()
     except TypeError as error:
-        raise ConfigError(f"{kind} {name}: cannot be made without arguments: {_brief(error)}") from error
-
-
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_sentence(error)}"
+        raise ConfigError(f"{kind} {name}: cannot be made without arguments: {described(error)}") from error

@@ -126,7 +126,6 @@ class Registry:
         self._paths: Names[str] = Names("path")
         self.get_path = self._paths.get
         self._state: dict[str, Any] = {}
-        self._models = models
         # LAVIS's tables under LAVIS's names: the tables themselves, so that what is written into one is found.
         self._mapping: dict[str, dict[str, Any]] = {
             "builder_name_mapping": builders.table,
@@ -142,7 +141,7 @@ class Registry:
     @property
     def mapping(self) -> dict[str, dict[str, Any]]:
         """LAVIS's tables by LAVIS's names; a name that is written into one is registered."""
-        self._models.names()  # this project's own models are imported with the first look
+        self.models.names()  # this project's own models are imported with the first look
         return self._mapping
 
     def register_path(self, name: str, path: str) -> None:

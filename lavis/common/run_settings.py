@@ -154,15 +154,14 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
 
     With `own_keys` the section may hold more (`foreign_keys`): a task of a third party reads them.
     """
-    names = [item.name for item in fields(RunSettings)]
     # `run.job_id=` on the command line is no text in yaml, but none.
     texts = {item.name: "" for item in fields(RunSettings) if item.type == "str" and run.get(item.name, "") is None}
-    run = OmegaConf.merge(run, texts)
+    run, foreign = OmegaConf.merge(run, texts), foreign_keys(run)
     if own_keys:
-        run = OmegaConf.masked_copy(run, [str(key) for key in run if str(key) in names])
+        run = OmegaConf.masked_copy(run, [str(key) for key in run if str(key) not in foreign])
+    elif foreign:
+        raise ConfigError(unknown("key", f"run.{foreign[0]}", [f"run.{item.name}" for item in fields(RunSettings)]))
     for key in map(str, run):
-        if key not in names:
-            raise ConfigError(unknown("key", f"run.{key}", [f"run.{name}" for name in names]))
         # Before OmegaConf converts it: the text of the number 7 would be "7" where the file says 007.
         if f"run.{key}" in TEXTS and is_no_text(run[key]):
             raise ConfigError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")

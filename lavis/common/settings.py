@@ -71,11 +71,6 @@ def check(key: str, value: object, valid: bool, rule: str) -> None:
         raise ConfigError(f"{key}: {value!r} is not {rule}")
 
 
-def check_rule(key: str, value: object, rule: Rule) -> None:
-    """ConfigError if `value` breaks `rule`."""
-    check(key, value, rule.holds(value), rule.text)
-
-
 def check_has_effect(key: str, value: object, valid: bool, condition: str) -> None:
     """ConfigError if `value` is not `valid`; `condition` ends "`key`: `value` has no effect unless …"."""
     if not valid:
@@ -135,8 +130,9 @@ class Section:
     def __post_init__(self) -> None:
         """Check every value; ConfigError names the first that cannot be used."""
         for name, described in settings_of(self).items():
-            if described.rule:
-                check_rule(f"{self.section}.{name}", getattr(self, name), described.rule)
+            if rule := described.rule:
+                value = getattr(self, name)
+                check(f"{self.section}.{name}", value, rule.holds(value), rule.text)
         self.check_combinations()
 
     def check_combinations(self) -> None:

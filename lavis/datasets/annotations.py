@@ -26,7 +26,7 @@ from lavis.common.registry import registry
 from lavis.datasets.records import UNREADABLE, BadSampleError, Record, blank_image, task_type_of
 
 REQUIRED = ("text_input", "text_output")
-OPTIONAL = ("image", "text_output_neg", "task_type", "game")
+OPTIONAL = ("image", "text_output_neg", "task_type", "game")  # texts, as those of `REQUIRED` are
 _CHUNK = 1 << 20
 _LARGEST_ENTRY = 16 << 20  # bytes; what is longer is a broken file, not an entry
 _INDEX_VERSION = 2
@@ -41,11 +41,12 @@ class AnnotationError(EmacError, ValueError):
 class AnnotationFile:
     """The entries of `path`, whose `image` fields are paths below `image_root`.
 
-    Entries have `image` and the fields `REQUIRED` and may have `OPTIONAL` (the published ALFWorld SFT data has only
-    the former, and `./` before its paths). With `blank_images` all images are black, and `image` is not needed. Raises
-    MissingFileError, AnnotationError for a file that is not JSON, and BadSampleError when more than `skip_bad` entries
-    lack a field; skipped ones are listed in `skipped`. With `frames` above 1 a record has the images of the states
-    before it: those of the entries in front of its own which are of the same game and have the `step`s before it.
+    Entries have `image` and the fields `REQUIRED`, and may have the others of `OPTIONAL` and the number `step` (the
+    published ALFWorld SFT data has only the former, and `./` before its paths). With `blank_images` all images are
+    black, and `image` is not needed. Raises MissingFileError, AnnotationError for a file that is not JSON, and
+    BadSampleError when more than `skip_bad` entries lack a field; skipped ones are listed in `skipped`. With `frames`
+    above 1 a record has the images of the states before it: those of the entries in front of its own which are of the
+    same game and have the `step`s before it.
     """
 
     def __init__(

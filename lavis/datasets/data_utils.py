@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from lavis.common.errors import ConfigError
+from lavis.datasets.builders.base_dataset_builder import TRAIN_SPLIT
 from lavis.datasets.datasets.base_dataset import ConcatDataset
 from lavis.datasets.datasets.record_dataset import RecordDataset
-
-TRAIN_SPLIT = "train"
 
 
 def to_device(samples: Any, device: torch.device | str) -> Any:

@@ -135,5 +135,7 @@ def task_type_of(game: str) -> str:
 
 @lru_cache(maxsize=1)
 def blank_image() -> np.ndarray:
-    """A black image, uint8 (224, 224, 3), in place of one that was not stored."""
-    return np.zeros((224, 224, 3), np.uint8)
+    """A black image, uint8 (224, 224, 3), in place of one that was not stored; one for all, so it is read-only."""
+    image = np.zeros((224, 224, 3), np.uint8)
+    image.setflags(write=False)
+    return image

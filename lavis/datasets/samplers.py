@@ -22,9 +22,7 @@ class TrainStream(Sampler[list[Draw]]):
     dropped (LAVIS's drop_last). ConfigError if the data does not fill one batch.
     """
 
-    def __init__(
-        self, length: int, *, batch_size: int, rank: int = 0, world_size: int = 1, seed: int = 0, stop: int = 0
-    ) -> None:
+    def __init__(self, length: int, *, batch_size: int, rank: int = 0, world_size: int = 1, seed: int = 0) -> None:
         self.global_batch = batch_size * world_size
         if length < self.global_batch:
             raise ConfigError(
@@ -35,8 +33,7 @@ class TrainStream(Sampler[list[Draw]]):
         self.batch_size = batch_size
         self.rank = rank
         self.seed = seed
-        self.start = 0
-        self.stop = stop
+        self.start = self.stop = 0  # of the next pass over the stream
 
     @property
     def batches_per_epoch(self) -> int:

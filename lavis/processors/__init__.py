@@ -9,6 +9,7 @@ from lavis.common.registry import registry
 from lavis.processors.base_processor import BaseProcessor
 from lavis.processors.blip_processors import (
     Blip2ImageTrainProcessor,
+    BlipAlfworldProcessor,
     BlipCaptionProcessor,
     BlipImageEvalProcessor,
     BlipImageTrainProcessor,
@@ -18,6 +19,7 @@ from lavis.processors.blip_processors import (
 __all__ = [
     "BaseProcessor",
     "Blip2ImageTrainProcessor",
+    "BlipAlfworldProcessor",
     "BlipCaptionProcessor",
     "BlipImageEvalProcessor",
     "BlipImageTrainProcessor",

@@ -257,7 +257,7 @@ class BlipQuestionProcessor(BaseProcessor):
 
 
 @registry.register_processor("blip_alfworld")
-class BlipAlfworldProcessor(BaseProcessor):
+class BlipAlfworldProcessor(BlipCaptionProcessor):
     """The original's processor of an episode's text: lower case, at most `max_words` words, with `prompt` in front.
 
     Lines and punctuation stay. Words are what blanks separate; the text's end is cut.
@@ -265,12 +265,6 @@ class BlipAlfworldProcessor(BaseProcessor):
 
     deterministic = True
 
-    def __init__(self, prompt: str = "", max_words: int = 50) -> None:
-        if not isinstance(prompt, str):
-            raise ConfigError(f"prompt: {prompt!r} is no text")
-        self.prompt = prompt
-        self.max_words = words(max_words)
-
-    def __call__(self, item: str) -> str:
-        """The prepared text."""
-        return self.prompt + " ".join(item.lower().split(" ")[: self.max_words])
+    def pre_caption(self, caption: str) -> str:
+        """The text without the prompt."""
+        return " ".join(caption.lower().split(" ")[: self.max_words])

@@ -5,6 +5,7 @@ batches        micro-batches done since the run began: its place in the data
 arch, base_hash      the model and the frozen weights that these belong to
 adapter_scaling      lora_alpha / lora_rank; None without adapters; older files lack it
 global_batch, accum_grad_iters, batches_per_epoch      what `batches` counts; older files lack the last
+batches_of_data      batches in one pass through the training data; older files lack it
 random         torch's generator state of every process
 best, averages      best validation so far; means of the current epoch
 references     cached reference log-probabilities per transition, if DPO caches them

@@ -21,6 +21,7 @@ from lavis.datasets.records import BadSampleError, SourceChain
 from lavis.datasets.samplers import EvalSampler, TrainStream
 from lavis.models.played import STORED, PlayedGames
 
+NAMED = 4  # samples of a batch that a message names
 logger = logging.getLogger(__name__)
 
 
@@ -161,14 +162,14 @@ class RunData:
         if len(self.skipped) > self.settings.skip_bad_samples:
             raise BadSampleError(too_many(sorted(self.skipped), self.settings.skip_bad_samples))
 
-    def described(self, samples: Mapping[str, Any], limit: int = 4) -> str:
+    def described(self, samples: Mapping[str, Any]) -> str:
         """The first samples of a training batch, for messages: file, step or entry, game; else their ids."""
         if not isinstance(self.train_set, RecordDataset):
-            return f"samples {list(samples['instance_id'])[:limit]}" if "instance_id" in samples else "the batch"
+            return f"samples {list(samples['instance_id'])[:NAMED]}" if "instance_id" in samples else "the batch"
         pairs = zip(samples["instance_id"], samples["game"], strict=True)
         named = [f"{self.train_set.source.where(number)} ({game or 'a game unknown'})" for number, game in pairs]
-        more = len(named) - limit
-        return "; ".join(named[:limit]) + (f" and {more} more" if more > 0 else "")
+        more = len(named) - NAMED
+        return "; ".join(named[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
     def places(self, samples: Mapping[str, Any]) -> list[tuple[str, int]]:
         """The place of each sample of a training batch: its file's name in the data's folder, and its number there.

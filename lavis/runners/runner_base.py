@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @registry.register_runner("runner_base")
 class RunnerBase:
-    """Trains `model` on the split "train" and evaluates it; `task` says with which loss and which figures.
+    """Trains `model` on `run.train_splits` and evaluates it; `task` says with which loss and which figures.
 
     Built as in LAVIS; `datasets` are {dataset: {split: …}}. The model goes to the run's device here. The registry's
     paths "output_dir" and "result_dir" are this run's.

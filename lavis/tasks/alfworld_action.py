@@ -22,7 +22,7 @@ class AlfworldActionTask(CaptionTask):
         Rates are 0 to 1: `exact_match` (also `agg_metrics`) after normalisation, `lemma_match` of base forms,
         `verb`, `object` and `receptacle` over the labels that have one; `bleu` is 0 to 100, `loss` the mean `nll`.
         """
-        rows = self._compared(results)
+        rows, lemmatizer = self._compared(results)
         confusion: dict[str, Counter] = defaultdict(Counter)
         for row in rows:
             confusion[row["label_verb"]][row["verb"]] += 1
@@ -31,18 +31,20 @@ class AlfworldActionTask(CaptionTask):
         return {
             "agg_metrics": overall["exact_match"],
             **overall,
-            "lemmatizer": self._lemmatizer,
+            "lemmatizer": lemmatizer,
             "per_task_type": {kind: _figures([row for row in rows if row["task_type"] == kind]) for kind in types},
             "verb_confusion": {verb: dict(row.most_common()) for verb, row in sorted(confusion.items())},
         }
 
-    def _compared(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Each result with its comparisons: True, False, or None if the label has no such part."""
+    def _compared(self, results: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+        """Each result with its comparisons, and the lemmatizer's name.
+
+        A comparison is True, False, or None if the label has no such part.
+        """
         captions = [self.normalise(row["caption"]) for row in results]
         labels = [self.normalise(row["label"]) for row in results]
         # The labels' words are the lookup table's vocabulary; predictions may hold anything.
         lemmatizer = Lemmatizer({word for label in labels for word in label.split()})
-        self._lemmatizer = lemmatizer.name
         rows = []
         for row, caption, label, base, wanted in zip(
             results, captions, labels, lemmatizer(captions), lemmatizer(labels), strict=True
@@ -63,7 +65,7 @@ class AlfworldActionTask(CaptionTask):
                     **{part: same if getattr(asked, part) else None for part, same in parts.items()},
                 }
             )
-        return rows
+        return rows, lemmatizer.name
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

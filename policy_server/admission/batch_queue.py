@@ -20,7 +20,6 @@ from policy_server.refusals import RequestRefused
 
 JobT = TypeVar("JobT")
 OutputT = TypeVar("OutputT")
-SHUTTING_DOWN = "the server is shutting down"
 
 
 @dataclass(frozen=True)
@@ -197,4 +196,4 @@ class BatchQueue(Generic[JobT, OutputT]):
 
 
 def _shutting_down() -> RequestRefused:
-    return RequestRefused(503, "shutting_down", SHUTTING_DOWN, retry_after_s=5)
+    return RequestRefused(503, "shutting_down", "the server is shutting down", retry_after_s=5)

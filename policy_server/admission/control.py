@@ -24,7 +24,7 @@ from policy_server.admission.action_cache import ActionCache
 from policy_server.admission.batch_queue import BatchQueue
 from policy_server.admission.rate_limit import RateLimiter
 from policy_server.admission.sessions import Sessions
-from policy_server.games.action_spaces import UnknownTask, space_of
+from policy_server.games.action_spaces import space_of
 from policy_server.games.prompts import ParsedAction, PromptError
 from policy_server.metrics import Metrics
 from policy_server.models.pool import ModelPool
@@ -222,10 +222,7 @@ class AdmissionControl:
         logger.info("%s %s %d %s", transport, caller, status, refusal.code)
 
     async def _act(self, caller: str, query: ActionQuery) -> ActionResult:
-        try:
-            space = space_of(query.task)
-        except UnknownTask as error:
-            raise RequestRefused(404, "unknown_task", str(error)) from error
+        space = space_of(query.task)
         model = query.model or self.pool.default
         # Requests that no model call can answer are refused before the image is decoded.
         longest = self._answer_length(model, query.max_tokens)

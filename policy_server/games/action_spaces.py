@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from lavis.common.errors import EmacError, unknown
+from lavis.common.errors import unknown
 from policy_server.games import alfworld, minerl
 from policy_server.games.prompts import ModelPrompt, ParsedAction
-
-
-class UnknownTask(EmacError, LookupError):
-    """No action space serves this task; the text suggests a known one or lists them all."""
+from policy_server.refusals import RequestRefused
 
 
 class ActionSpace(Protocol):
@@ -44,7 +41,7 @@ SPACES: dict[str, ActionSpace] = {task: space for space in _MODULES for task in 
 
 
 def space_of(task: str) -> ActionSpace:
-    """The action space that serves `task`; UnknownTask if there is none."""
+    """The action space that serves `task`; RequestRefused (404), which names the nearest task or all, if none does."""
     if task not in SPACES:
-        raise UnknownTask(unknown("task", task[:80], SPACES))
+        raise RequestRefused(404, "unknown_task", unknown("task", task[:80], SPACES))
     return SPACES[task]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from policy_server.models.transformers_model import TransformersModel
@@ -28,8 +26,3 @@ def load_model(settings: ModelSettings) -> VisionModel:
             f"model.path={settings.path} does not fit into the memory of {settings.device}: choose a smaller model, "
             "model.quantization=int4, or model.device=cpu"
         ) from error
-
-
-def expected_bytes(settings: ModelSettings) -> int:
-    """Bytes of the weight files if the model is a local folder, else 0 (unknown before loading)."""
-    return sum(file.stat().st_size for file in Path(settings.path).glob("*.safetensors"))

@@ -9,13 +9,14 @@ import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from lavis.common.errors import ConfigError, EmacError, unknown
 from policy_server.metrics import Metrics
-from policy_server.models.loading import expected_bytes, load_model
+from policy_server.models.loading import load_model
 from policy_server.models.vision_model import ChatAnswer, ChatJob, ModelJob, VisionModel
 from policy_server.refusals import RequestRefused
 from policy_server.settings import ModelSettings
@@ -86,7 +87,9 @@ class ModelPool:
         """
         settings = self.settings(name)
         if name not in self._loaded:
-            self._make_room(name, self._sizes.get(name) or expected_bytes(settings))
+            # Before it has been loaded once: the bytes of its weight files, 0 if it is no local folder.
+            files = Path(settings.path).glob("*.safetensors")
+            self._make_room(name, self._sizes.get(name) or sum(file.stat().st_size for file in files))
             logger.info("loading %s from %s", name, settings.path)
             self._loaded[name] = model = self._load(settings)
             self._sizes[name] = model.bytes

@@ -65,7 +65,7 @@ class StudentModel:
         """What the student writes next in each conversation; at most as many tokens as its training's answers had."""
         questions = []
         for job in jobs:
-            frames = [part for turn in job.turns for part in turn.parts if isinstance(part, Image.Image)]
+            frames = [image for turn in job.turns for image in turn.images]
             frames = frames[-self.images :] or [Image.new("RGB", BLANK)]  # the newest: training showed the state now
             images = [self.vis_processor(np.asarray(frame)) for frame in frames]
             # Not `prompt_writer`, whose counts are cached: the cache would keep the texts of strangers.

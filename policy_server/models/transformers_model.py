@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from PIL import Image
 
 from lavis.common.devices import pick_device
 from lavis.common.errors import ConfigError, MissingExtraError
@@ -82,7 +81,7 @@ class TransformersModel:
     def chat(self, jobs: Sequence[ChatJob]) -> list[ChatAnswer]:
         """The next message of each conversation. Raises ConfigError as `answer`, and if there is no chat template."""
         # One call has one `top_p`, and either images or none: processors take no list in which some rows have images.
-        ways = [(job.top_p or self.top_p, any(map(_images, job.turns))) for job in jobs]
+        ways = [(job.top_p or self.top_p, any(turn.images for turn in job.turns)) for job in jobs]
         answers: dict[int, ChatAnswer] = {}
         for way in dict.fromkeys(ways):
             rows = [row for row, own in enumerate(ways) if own == way]
@@ -94,7 +93,7 @@ class TransformersModel:
         """One `generate` call for jobs that all have images, or all have none."""
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
-        images = [[image for turn in job.turns for image in _images(turn)] for job in jobs]
+        images = [[image for turn in job.turns for image in turn.images] for job in jobs]
         inputs = self.processor(
             text=[self._written(job) for job in jobs],
             images=images if any(images) else None,
@@ -170,10 +169,6 @@ class TransformersModel:
         for token in self._special:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
-
-
-def _images(turn: ChatTurn) -> list[Image.Image]:
-    return [part for part in turn.parts if isinstance(part, Image.Image)]
 
 
 def by_row(scores: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,11 @@ class ChatTurn:
         """Its texts, one below the other."""
         return "\n".join(part for part in self.parts if isinstance(part, str))
 
+    @property
+    def images(self) -> list[Image.Image]:
+        """Its images, in order."""
+        return [part for part in self.parts if isinstance(part, Image.Image)]
+
 
 @dataclass(frozen=True)
 class ChatJob:

@@ -154,24 +154,18 @@ def query_from(body: ChatRequest) -> ChatQuery:
     if sum(isinstance(part, ImagePart) for part in parts) > MAX_IMAGES:
         reason = f"a conversation may have at most {MAX_IMAGES} images"
         raise RequestRefused(400, "invalid_request", reason, param="messages")
+    temperature = 1.0 if body.temperature is None else body.temperature  # 1 is OpenAI's default
     # "developer" is OpenAI's newer name of the role that chat templates call "system".
     roles = ("system" if message.role == "developer" else message.role for message in body.messages)
     return ChatQuery(
         turns=tuple(zip(roles, map(_parts, body.messages), strict=True)),
         model=body.model,
-        temperature=_temperature(body.temperature),
+        temperature=temperature if temperature >= LEAST_TEMPERATURE else 0.0,
         top_p=body.top_p,
         max_tokens=body.max_completion_tokens or body.max_tokens,
         number=body.n or 1,
         stop=(body.stop,) if isinstance(body.stop, str) and body.stop else tuple(body.stop or ()),
     )
-
-
-def _temperature(asked: float | None) -> float:
-    """1 if none is asked for, which is OpenAI's default; 0 for one by which no logit can be divided."""
-    if asked is None:
-        return 1.0
-    return asked if asked >= LEAST_TEMPERATURE else 0.0
 
 
 def _parts(message: ChatMessage) -> tuple[str | bytes, ...]:

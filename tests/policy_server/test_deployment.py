@@ -12,8 +12,7 @@ import sys
 import pytest
 
 from lavis.common.paths import REPO_ROOT
-from lavis.common.program import parse_args
-from policy_server.qwen_policy_server import add_arguments, read_settings
+from policy_server.qwen_policy_server import read_command_line
 from tests.file_server import FileServer
 
 if sys.version_info >= (3, 11):
@@ -63,7 +62,7 @@ def test_the_commands_of_image_and_unit_are_understood():
     unit = (FOLDER / "policy-server.service").read_text(encoding="utf-8")
     (start,) = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
     for command in (json.loads(entry), shlex.split(start.replace("%d", "/run/credentials"))):
-        settings = read_settings(parse_args("", add_arguments, arguments_of(command), cfg_required=False))
+        settings = read_command_line(arguments_of(command))
         assert (settings.server.host, settings.server.port) == ("0.0.0.0", 8001)
         stop = re.search(r"TimeoutStopSec=(\d+)", unit)
         assert int(stop[1]) > settings.server.drain_s

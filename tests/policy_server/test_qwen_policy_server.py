@@ -23,19 +23,17 @@ from websockets.sync.client import connect
 
 from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
-from lavis.common.program import parse_args
 from policy_server.games.minerl import no_op
 from policy_server.qwen_policy_server import (
     CFG_VARIABLE,
     MODEL_VARIABLE,
     OPTIONS_VARIABLE,
     PolicyApp,
-    add_arguments,
     api_keys,
     app,
     build,
     load_model,
-    read_settings,
+    read_command_line,
     settings_from,
 )
 from policy_server.settings import ServerSettings
@@ -151,7 +149,7 @@ def test_another_host_needs_a_key():
 )
 def test_a_wrong_setting_is_one_line(arguments, message):
     with pytest.raises((ValueError, OSError)) as caught:
-        build(read_settings(parse_args("", add_arguments, arguments, cfg_required=False)))
+        build(read_command_line(arguments))
     assert message in str(caught.value)
 
 

@@ -22,9 +22,10 @@ from typing import Any
 import lz4.block
 import numpy as np
 
+from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.experts.base import Expert, Label
 from alfworld_native.language.commands import normalise
-from lavis.common.errors import EmacError, FileError, first_sentence
+from lavis.common.errors import EmacError, FileError
 from lavis.datasets.shards import IMAGE
 from xrl_alignment.agents.language.plain import plain
 from xrl_alignment.agents.policies.base import Policy, PolicyInput
@@ -37,7 +38,6 @@ from xrl_alignment.wire.messages import Observation
 # of it (the explorer up to 80 for each character of an opening that lists nothing but receptacles).
 HELD_BY_CHARACTER = 64
 HARMLESS_TASK = "You are in the middle of a room.\nYour task is to: look."
-HARMLESS_IMAGE = np.zeros((224, 224, 3), np.uint8)
 
 # The file of an unfinished episode: of each transition a head (bytes of the texts, height and width of the image), its
 # texts, and its packed image.
@@ -178,7 +178,7 @@ class LabelledEpisode(Episode):
 
     @property
     def information(self) -> dict[str, Any]:
-        """What the expert is told now: what came with the observation, as `environments.base.information_of` has it.
+        """What the expert is told now: what came with the observation, as `alfworld_native.base.information_of` has it.
 
         ALFWorld's own infos, which wire v1's clients send, hold a batch of one game.
         """
@@ -216,15 +216,10 @@ def may_be_the_datas(error: Exception) -> bool:
     return not isinstance(error, OSError | MemoryError)
 
 
-def described(error: Exception) -> str:
-    """An error in words, with its type."""
-    return f"{type(error).__name__}: {first_sentence(error)}"[:500]
-
-
 def works(policy: Policy, write_prompt: Callable[..., str]) -> bool:
     """Whether prompt writer and policy can answer a harmless observation."""
     try:
-        policy.act([PolicyInput(write_prompt(HARMLESS_TASK, [], []), HARMLESS_IMAGE, ["look"], "harmless")])
+        policy.act([PolicyInput(write_prompt(HARMLESS_TASK, [], []), BLANK_FRAME, ["look"], "harmless")])
     except Exception:  # whatever it is: the first error tells it
         return False
     return True

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from alfworld_native.experts.base import Expert
 from alfworld_native.games import ids_hash
+from lavis.common.errors import described
 from xrl_alignment.agents.language.plain import one_line, plain
 from xrl_alignment.common.choices import apart
 from xrl_alignment.dagger.episode import (
     EpisodeFault,
     LabelledEpisode,
     UnfinishedTransitions,
-    described,
     may_be_the_datas,
 )
 from xrl_alignment.dagger.rounds import GamesError, Rounds

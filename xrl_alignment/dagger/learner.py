@@ -1,7 +1,8 @@
 """The student's updates: behavioural cloning, or DPO, on samples of the replay buffer.
 
 The optimiser, schedule and accumulation are the original's: AdamW with betas (0.9, 0.999), linear warm-up then cosine
-over the rounds, `train_iters_per_epoch` updates of `accum_grad_steps` batches each, after every episode.
+over the rounds, `train_iters_per_epoch` updates of `accum_grad_steps` batches each, after every `run.train_every`-th
+stored episode.
 
 In a process group every process holds the model, or a shard of it (FSDP), draws the same batch, and computes its share;
 the gradients are averaged, so all make the same update as one process would.
@@ -60,7 +61,7 @@ class TrainingMetrics:
 
 
 class Learner:
-    """Trains the model of `replicas` on what `buffer` holds. One call of `learn` makes the updates after one episode.
+    """Trains the model of `replicas` on what `buffer` holds. One call of `learn` makes the updates of one turn.
 
     `lr_scheduler` is LAVIS's: `step(cur_epoch, cur_step)` sets the optimiser's learning rate. `run_log` is told which
     shards it learns nothing more from.
@@ -82,7 +83,6 @@ class Learner:
     ) -> None:
         self.replicas = replicas
         self.model: Student = replicas.model
-        self.objective = "dpo" if preferences else "bc"
         self.vis_processor = vis_processor
         self.buffer = buffer
         self.optimizer = optimizer
@@ -101,7 +101,7 @@ class Learner:
         self.training_step = 0  # batches so far, the original's count
 
     def learn(self, epoch: int, report: Callable[[TrainingMetrics], None] = lambda metrics: None) -> None:
-        """Run the updates that follow an episode of round `epoch`, reporting every batch.
+        """Run one turn's updates in round `epoch`, reporting every batch.
 
         Without a transition to draw (`run.learn_from=disagreements`, and there was none yet) it does nothing. Raises
         DivergedError before a loss or gradient that is not finite reaches the weights.
@@ -181,7 +181,7 @@ class Learner:
         with autocast(self.model.device):
             if self.preferences and not self.replicas.fsdp:
                 self.references.add_to(samples, places)
-            return self.replicas.call("losses", samples, self.objective)
+            return self.replicas.call("losses", samples, "dpo" if self.preferences else "bc")
 
     def _refuse_faulty(self, reason: str) -> bool:
         """Refuse the shards of the last batch at which the model fails by themselves; False if there are none.

@@ -55,7 +55,7 @@ def recover(rounds: Rounds, training: Trainer, on_progress: Callable[[], None] =
     while rounds.round < memories_round:
         rounds.begin_next()
     rounds.memories = memories
-    directory.begin_trial(rounds.round)
+    directory.trial_log(rounds.round).unlink(missing_ok=True)
     for record in rounds.records:
         directory.write_trial(record, memories.get(record.game, []))
     if journal:

@@ -1,7 +1,7 @@
 """The learner's place in a run: when it updates, and what of it survives a crash.
 
 `Trainer` is what the loop asks for. `Training` learns in the loop's own thread, between two batches of the policy
-(`run.learner=inline`); `learner.decoupled` in a process of its own; `NoTraining` learns nothing (an evaluation).
+(`run.learner=inline`); `dagger.decoupled` in a process of its own; `NoTraining` learns nothing (an evaluation).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, Protocol
 
 from lavis.common.allocator import give_back_freed_memory
 from lavis.common.dist_utils import barrier, get_world_size, is_main_process
+from lavis.common.errors import described
 from lavis.models.played import PlayedGames, played_in
-from xrl_alignment.dagger.episode import LabelledEpisode, described
+from xrl_alignment.dagger.episode import LabelledEpisode
 from xrl_alignment.dagger.learner import Learner, TrainingMetrics
 from xrl_alignment.runs.checkpoint import CheckpointError, load_checkpoint, restore_model, save_checkpoint
 from xrl_alignment.runs.directory import EpisodeRecord
@@ -290,8 +291,8 @@ class Training:
 
     def end_round(self, round: int, *, last: bool) -> TrainingTime:
         """Write the round's checkpoint; see `Trainer.end_round`. In a group every process must call it."""
-        if last:  # the checkpoint of the last round is the run's result, so it must have learned everything
-            self._train_rest(round)
+        if last and self.turns.rest:  # the last round's checkpoint is the run's result: it must have learned everything
+            self._train(round)
         began = time.monotonic()
         # A run that is killed after this and before its memories are saved writes the same file once more.
         if self.save_ckpt:
@@ -307,7 +308,8 @@ class Training:
         A kill may have come between the end of the last round and this, so that the restored state is of before it.
         """
         if self.round < num_rounds:  # `end_round` of the last round was in another process
-            self._train_rest(num_rounds - 1)
+            if self.turns.rest:
+                self._train(num_rounds - 1)
             self.round = num_rounds
         if self.saved != (self.round, self.episodes):
             self.save()
@@ -330,11 +332,6 @@ class Training:
         self._write(self.directory.trainer, self.round, episodes, references=state, cut_from=cut_from)
         self._saved_at = time.monotonic()
         self.saved = (self.round, episodes)
-
-    def _train_rest(self, round: int) -> None:
-        """Train once more at the end of the run, if episodes were stored after the last turn."""
-        if self.turns.rest:
-            self._train(round)
 
     def _train(self, round: int) -> None:
         """One turn of the learner: all the updates that follow an episode, its figures in log and curves."""

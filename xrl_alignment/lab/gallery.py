@@ -19,7 +19,7 @@ from pathlib import Path
 from alfworld_native.language.commands import is_thought
 from alfworld_native.language.sentences import task_sentence
 from lavis.common.errors import EmacError
-from lavis.common.files import make_folder, write_atomically
+from lavis.common.files import make_folder, write_bytes, write_text
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
 from xrl_alignment.agents.language.history import EpisodeTrace
@@ -111,14 +111,13 @@ def write_gallery(out: Path, entries: Sequence[Entry] = ENTRIES) -> list[str]:
         number, playing = play_entry(entry)
         path = out / "gallery" / f"{entry.name}.html"
         page = recording_page(playing, small=True).encode()
-        write_atomically(path, lambda file, page=page: file.write(page))  # type: ignore[misc]  # no type for a default
+        write_bytes(path, page)
         task = task_sentence(playing.opening).removeprefix("Your task is to:").strip()
         chosen = {None: "", True: ", the first that it wins", False: ", the first that it fails"}[entry.won]
         game = f"`{entry.split}`, game {number}{chosen}"
         rows.append(f"| [{task}](gallery/{entry.name}.html) | {entry.shows} | {ending(playing)} | {game} |")
         lines.append(f"{path}: {len(page) / 1e3:.0f} kB, {ending(playing)}")
-    page = _PAGE.format(rows="\n".join(rows), count=len(rows), most=MOST_STEPS).encode()
-    write_atomically(out / "gallery.md", lambda file: file.write(page))
+    write_text(out / "gallery.md", _PAGE.format(rows="\n".join(rows), count=len(rows), most=MOST_STEPS))
     return [*lines, str(out / "gallery.md")]
 
 

@@ -50,7 +50,7 @@ from alfworld_native.household.frozen import GAMES, HASHES, contents_hash
 from alfworld_native.household.generator import generate
 from alfworld_native.household.levels import LEVELS
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.files import make_folder, read_json, writable, write_atomically, write_json
+from lavis.common.files import make_folder, read_json, writable, write_json, write_text
 from lavis.common.named_class import is_class_name, load_class, make_named
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
@@ -331,17 +331,14 @@ def main(arguments: list[str] | None = None) -> int:
         rows = found[level]["players"].items()
         print(f"{level}: " + ", ".join(f"{name} {_cell(row)}" for name, row in rows), flush=True)
     for player in players:
-        text = _player_card(player, options.out).encode()
-        write_atomically(options.out / f"{_slug(player.name)}.card.md", lambda file, text=text: file.write(text))  # type: ignore[misc]
+        write_text(options.out / f"{_slug(player.name)}.card.md", _player_card(player, options.out))
     if options.json:
         write_json(options.json, {"levels": found, "versions": versions()})
     if options.heat_map:
-        drawn = _heat_map(found, [player.name for player in players]).encode()
-        write_atomically(options.heat_map, lambda file: file.write(drawn))
+        write_text(options.heat_map, _heat_map(found, [player.name for player in players]))
     table = _table(found, [player.name for player in players])
     if page:
-        whole = "".join((page[0], BEGIN, "\n", table, "\n", END, page[1])).encode()
-        write_atomically(options.page, lambda file: file.write(whole))
+        write_text(options.page, "".join((page[0], BEGIN, "\n", table, "\n", END, page[1])))
     print(table, end="")
     return 0
 

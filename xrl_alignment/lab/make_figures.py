@@ -50,7 +50,7 @@ if __name__ == "__main__":
 
 from matplotlib.figure import Figure
 
-from lavis.common.files import make_folder, write_atomically
+from lavis.common.files import make_folder, write_bytes
 from xrl_alignment.show.play.game import POLICY
 from xrl_alignment.show.play.recording import write_recording
 from xrl_alignment.show.play.settings import choose_game, set_up
@@ -148,7 +148,7 @@ def make_figures(
             playing.play(POLICY)
         make_folder(out)  # only now: without a policy nothing is written
         for name, content in figures.items():
-            write_atomically(out / name, lambda file, content=content: file.write(content))  # type: ignore[misc]
+            write_bytes(out / name, content)
         lines = [f"{out / name}" for name in figures]
         path = write_recording(out / "episode.gif", playing)
     return [*lines, f"{path}: {path.stat().st_size / 1e6:.1f} MB, game {number}, {summary_line(playing)}"]

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from lavis.common.allocator import bound_kernel_cache
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, make_folder, write_atomically
+from lavis.common.files import locked, make_folder, write_bytes, write_text
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import LIFELINE, lifeline, run_program
 from xrl_alignment.builders.environments import client_arguments, games_of
@@ -87,7 +87,7 @@ def run_phase(
         forget_server(directory)
         _link_file(directory).unlink(missing_ok=True)
         if phase:  # for the head of the dashboard: `phase 3 of 4`
-            write_atomically(directory / "state" / "phase", lambda file: file.write(f"{phase}\n".encode()))
+            write_text(directory / "state" / "phase", f"{phase}\n")
         begun(directory)
         _run_processes(config, cfg_path, options, directory, resume=resume is not None)
     return directory
@@ -288,7 +288,7 @@ def run_pipeline(
         running.append(directory)
         if remember:
             earlier = remember.read_bytes() if remember.is_file() else b""
-            write_atomically(remember, lambda file: file.write(earlier + f"{directory.absolute()}\n".encode()))
+            write_bytes(remember, earlier + f"{directory.absolute()}\n".encode())
 
     with contextlib.ExitStack() as held:
         if remember:

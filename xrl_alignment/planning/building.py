@@ -20,7 +20,7 @@ from alfworld_native.household.levels import horizon
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError, MissingFileError
-from lavis.common.files import locked, new_folder, read_json, write_atomically, write_json
+from lavis.common.files import locked, new_folder, read_json, write_json, write_text
 from lavis.common.named_class import is_class_name
 from lavis.common.settings import check, check_has_effect
 from lavis.models.base_model import LIBRARY_ROOT
@@ -91,8 +91,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
     # One process at a time; the settings are there before anything is played.
     with locked(folder / ".lock", folder):
         if not resume:
-            text = to_yaml(config).encode()
-            write_atomically(folder / "config.yaml", lambda file: file.write(text))
+            write_text(folder / "config.yaml", to_yaml(config))
         set_threads(config.run.num_threads)
         print(f"EMAC+: {folder}", flush=True)
         # A resume may ask for other ablations and switches than before: the rows of earlier ones stay.

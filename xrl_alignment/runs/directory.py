@@ -52,8 +52,10 @@ from lavis.common.files import (
     new_folder,
     remove_temporaries,
     sync,
-    write_atomically,
+    whole_lines,
+    write_bytes,
     write_json,
+    write_text,
 )
 from lavis.datasets.shards import ShardError, check_shard, open_shard
 from xrl_alignment.agents.language.history import EpisodeTrace
@@ -161,6 +163,14 @@ class RunPaths:
         """Path of the checkpoint after `round`."""
         return self.path / f"emma_checkpoint_{round}.pth"
 
+    def trial_log(self, round: int) -> Path:
+        """Path of the log with every episode of `round` in words."""
+        return self.results / f"trial_{round}.log"
+
+    def round_results(self, round: int) -> Path:
+        """Path of the results of `round`: for each game whether it is solved, and the memory for the next round."""
+        return self.results / f"env_results_trial_{round}.json"
+
     def environments(self) -> list[str]:
         """Where the run's games were played so far, as `engine split`; [] in a run of an older version."""
         content = self._read_json(
@@ -236,13 +246,11 @@ class RunDirectory(RunPaths):
         # Line by line: what a killed run has lost is never needed again, its curves are.
         self._metrics = open(self.state / "metrics.jsonl", "a", buffering=1, encoding="utf-8")
         self._saved_games: tuple[list[str], list[str]] = ([], [])  # games and environments
-        # A logger for each directory: programs and tests open several runs after each other.
-        self.logger = logging.getLogger(f"{LOGGER_NAME}.{id(self)}")
-        self.logger.setLevel(logging.INFO)
-        # The run's lines belong into its own log, not into the program's.
-        self.logger.propagate = False
+        # Not by `getLogger`: the run's lines belong into its own log, not into the program's, and a program may open
+        # several runs after each other.
+        self.logger = logging.Logger(LOGGER_NAME, logging.INFO)
         self._handler = logging.FileHandler(self.path / "running_nb01.log", encoding="utf-8")
-        self._handler.setFormatter(logging.Formatter(f"%(levelname)s:{LOGGER_NAME}:%(message)s"))
+        self._handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
         self.logger.addHandler(self._handler)
 
     def close(self) -> None:
@@ -280,7 +288,7 @@ class RunDirectory(RunPaths):
 
     def mark_done(self) -> None:
         """Write the DONE file that pipelines wait for."""
-        write_atomically(self.path / "DONE", lambda file: file.write(b"done\n"))
+        write_bytes(self.path / "DONE", b"done\n")
 
     # --- the journal -----------------------------------------------------------------------------------------------
 
@@ -322,9 +330,9 @@ class RunDirectory(RunPaths):
         while (old := path.with_name(f"{path.name}.{number}")).exists():
             number += 1
         before = path.read_bytes()
-        write_atomically(old, lambda file: file.write(before))
+        write_bytes(old, before)
         text = "".join(json.dumps(asdict(record)) + "\n" for record in records)
-        write_atomically(path, lambda file: file.write(text.encode()))
+        write_text(path, text)
 
     def save_games(self, games: Sequence[str], environments: Sequence[str] = ()) -> None:
         """Keep the run's games in their order, and in which `environments` (`engine split`) they are played.
@@ -356,20 +364,13 @@ class RunDirectory(RunPaths):
         with naming(self._metrics.name):
             self._metrics.write(json.dumps({"step": step, "tag": tag, "value": value, "time": time.time()}) + "\n")
 
-    def begin_trial(self, round: int) -> None:
-        """Remove `trial_<round>.log`, if there is one: its episodes are written again."""
-        self._trial(round).unlink(missing_ok=True)
-
     def write_trial(self, record: EpisodeRecord, memories: Sequence[str]) -> None:
         """Append an episode in words to `trial_<round>.log` (Reflexion's format)."""
         history = trial_text("", record.opening, memories, record.steps)
         status = "OK" if record.solved else "FAIL"  # a win with the expert's help is none
-        path = self._trial(record.round)
+        path = self.trial_log(record.round)
         with naming(path), open(path, "a", encoding="utf-8") as file:
             file.write(f"\n#####\n\nEnvironment #{record.env}:\n{history}\nSTATUS: {status}\n\n#####\n")
-
-    def _trial(self, round: int) -> Path:
-        return self.results / f"trial_{round}.log"
 
     def end_round(
         self,
@@ -385,7 +386,7 @@ class RunDirectory(RunPaths):
         `results` are `env_<i>` → game, type, is_success, path_length, memory. The block begins as `round_block`. The
         memories, those of the next round, are the commit: a run that is killed before writes all of this once more.
         """
-        write_json(self.results / f"env_results_trial_{round}.json", results)
+        write_json(self.round_results(round), results)
         # One write for the whole block, and not twice: a kill would leave half of it for ever.
         world = self.results / "world.log"
         if not (world.exists() and f"\nROUND: {round}\n" in world.read_text(encoding="utf-8")):
@@ -406,9 +407,9 @@ def cut_half_line(path: Path) -> None:
     if not path.exists():
         return
     content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
+    whole = whole_lines(content)
     if whole != content:
-        write_atomically(path, lambda file: file.write(whole))
+        write_bytes(path, whole)
 
 
 def _locked(path: Path) -> TextIO:

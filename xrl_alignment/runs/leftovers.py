@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from lavis.common.files import write_atomically
+from lavis.common.files import write_text
 
 PREFIX = "emac-thor-"
 VARIABLE = "TMPDIR"
@@ -27,7 +27,7 @@ GRACE_S = 10.0  # between SIGTERM and SIGKILL; AI2-THOR's own `stop` gives Unity
 def make_scratch(directory: Path) -> Path:
     """Make the folder that a run's client gets as TMPDIR; `state/scratch` in the run directory names it."""
     scratch = Path(tempfile.mkdtemp(prefix=PREFIX))
-    write_atomically(_record(directory), lambda file: file.write(str(scratch).encode()))
+    write_text(_record(directory), str(scratch))
     return scratch
 
 

@@ -53,19 +53,15 @@ def reflect_on_round(
     for result in results.values():
         result["memory"] = memories.get(result["game"], [])
     used = directory.memories()[0] == round + 1 and not any(r.round > round for r in directory.episodes())
-    path = _results_path(directory, round) if used else directory.results / f"reflections_{round}.json"
+    path = directory.round_results(round) if used else directory.results / f"reflections_{round}.json"
     write_json(path, results)
     if used:
         directory.save_memories(round + 1, memories)
     return NewMemories(memories, path, used)
 
 
-def _results_path(directory: RunDirectory, round: int) -> Path:
-    return directory.results / f"env_results_trial_{round}.json"
-
-
 def _results(directory: RunDirectory, round: int) -> dict[str, dict[str, Any]]:
-    path = _results_path(directory, round)
+    path = directory.round_results(round)
     try:
         results: dict[str, dict[str, Any]] = plain_texts(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -19,6 +19,7 @@ from lavis.models.references import Place
 
 logger = logging.getLogger(__name__)
 
+NAMED = 4  # samples of a batch that a message names
 _SHARD_NAME = re.compile(r"round(\d+)_env(\d+)_steps(\d+)\.h5")
 
 
@@ -95,7 +96,7 @@ class ReplayBuffer:
         return left
 
     def sample(self, batch_size: int) -> dict[str, list]:
-        """Draw a batch: {"image": list of uint8 (H, W, 3), "text_input": [...], "text_output": [...]}."""
+        """Draw a batch, and read it."""
         return self.read(self.draw(batch_size))
 
     def draw(self, batch_size: int) -> list[Place]:
@@ -114,7 +115,10 @@ class ReplayBuffer:
         return self.drawn
 
     def read(self, places: Sequence[Place]) -> dict[str, list]:
-        """The transitions at `places`, as `sample` gives them; ShardError names a shard that cannot be read."""
+        """The transitions at `places`: {"image": list of uint8 (H, W, 3), "text_input": [...], "text_output": [...]}.
+
+        ShardError names a shard that cannot be read.
+        """
         fields = tuple(self.batch_fields.values())
         stored = []
         for name, index in places:
@@ -133,16 +137,16 @@ class ReplayBuffer:
     def _learnable(self) -> bool:
         return any(name not in self.refused for name in self._names)
 
-    def describe_drawn(self, limit: int = 4) -> str:
+    def describe_drawn(self) -> str:
         """The last batch in words: shard, step and game of its first samples."""
         named = []
-        for name, index in self.drawn[:limit]:
+        for name, index in self.drawn[:NAMED]:
             try:
                 game = open_shard(self.directory / name).game or "a game unknown"
             except ShardError:  # this text explains an error: it must not raise another one
                 game = "a shard that cannot be read"
             named.append(f"{name} step {index} ({game})")
-        more = len(self.drawn) - limit
+        more = len(self.drawn) - NAMED
         return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
     def _place(self, position: int) -> Place:

@@ -13,6 +13,7 @@ from lavis.common.errors import (
     FileError,
     MissingExtraError,
     MissingFileError,
+    described,
     first_sentence,
     unknown,
     why_unreadable,
@@ -57,6 +58,11 @@ def test_from_a_loaders_worker_process_the_text_arrives_without_a_traceback() ->
 def test_first_sentence() -> None:
     assert first_sentence(RuntimeError("\nfile is cut off. Try weights_only=False\nmore")) == "file is cut off"
     assert first_sentence(EOFError()) == "EOFError: it is empty or cut off"
+
+
+def test_described_names_the_type_and_is_short() -> None:
+    assert described(KeyError("x")) == "KeyError: 'x'"
+    assert described(ValueError("a" * 1000)) == "ValueError: " + "a" * 488
 
 
 def test_unknown_suggests_the_nearest_name_or_lists_all() -> None:

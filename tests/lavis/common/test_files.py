@@ -24,10 +24,13 @@ from lavis.common.files import (
     read_json,
     remove_temporaries,
     replaced,
+    whole_lines,
     writable,
     write_atomically,
+    write_bytes,
     write_cache,
     write_json,
+    write_text,
 )
 
 
@@ -41,6 +44,19 @@ def test_the_file_appears_whole_and_folders_are_made(tmp_path: Path) -> None:
     write_atomically(path, lambda file: file.write(b"whole"))
     assert path.read_bytes() == b"whole"
     assert [entry.name for entry in path.parent.iterdir()] == ["x.bin"]
+
+
+def test_texts_are_written_as_utf_8(tmp_path: Path) -> None:
+    write_text(tmp_path / "x.md", "à\n")
+    write_bytes(tmp_path / "x.bin", b"\xff")
+    assert (tmp_path / "x.md").read_bytes() == b"\xc3\xa0\n" and (tmp_path / "x.bin").read_bytes() == b"\xff"
+
+
+@pytest.mark.parametrize(
+    ("content", "whole"), [(b"", b""), (b"ha", b""), (b"a\n", b"a\n"), (b"a\r\nb\nha", b"a\r\nb\n")]
+)
+def test_a_half_line_is_left_out(content: bytes, whole: bytes) -> None:
+    assert whole_lines(content) == whole
 
 
 def test_a_new_folder_is_nobody_elses(tmp_path: Path) -> None:

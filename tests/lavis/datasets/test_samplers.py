@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from lavis.datasets.samplers import EvalSampler, TrainStream
 
 
-def stream(length: int = 23, **options: int) -> TrainStream:
-    return TrainStream(length, **{"batch_size": 4, "stop": 12, **options})
+def stream(length: int = 23, stop: int = 12, **options: int) -> TrainStream:
+    made = TrainStream(length, **{"batch_size": 4, **options})
+    made.stop = stop
+    return made
 
 
 def test_an_epoch_takes_every_sample_at_most_once_and_epochs_differ() -> None:

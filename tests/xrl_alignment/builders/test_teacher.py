@@ -111,7 +111,7 @@ def test_a_run_with_labels_memories_and_costs(make_run, scripted, teach, endpoin
     assert teacher.account.total.calls == len(endpoint.requests)
     curves = [json.loads(line) for line in (run.directory.state / "metrics.jsonl").read_text().splitlines()]
     costs = [point["value"] for point in curves if point["tag"] == "expert/cost_usd"]
-    assert len(costs) == 2 and sum(costs) == pytest.approx(teacher.account.cost_usd, abs=1e-5)
+    assert len(costs) == 2 and sum(costs) == pytest.approx(teacher.account.prices.cost(teacher.account.total), abs=1e-5)
 
 
 def test_half_a_surrogate_pair_ends_no_run_and_no_resume(make_run, scripted, teach, endpoint):

@@ -298,13 +298,13 @@ def test_a_note_stands_after_its_round_and_round_1_is_not_round_10(directory):
     assert text.count("ROUND:") == 2 and "-----\n\nof 10\n\n-----\nROUND: 1\n" in text and text.endswith("\nof 1\n")
 
 
-def test_trial_log_tells_episodes_in_words_and_can_be_begun_anew(directory):
+def test_trial_log_tells_episodes_in_words_and_begins_anew_once_it_is_removed(directory):
     directory.write_trial(record(0, won=False), ["I should look."])
     directory.write_trial(record(1), [])
     text = (directory.results / "trial_0.log").read_text()
     assert "Environment #0:" in text and "I should look." in text and "STATUS: FAIL" in text and "STATUS: OK" in text
     assert "> go to desk 1\nOn the desk 1, you see nothing.\n> look\n" in text
-    directory.begin_trial(0)
+    directory.trial_log(0).unlink()
     directory.write_trial(record(1), [])
     assert (directory.results / "trial_0.log").read_text() == (
         "\n#####\n\nEnvironment #1:\nHere is the task:\nYou are in the middle of a room.\n"

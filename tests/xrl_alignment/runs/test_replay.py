@@ -132,7 +132,7 @@ def test_the_last_batch_can_be_named(tmp_path):
     buffer = ReplayBuffer(tmp_path)
     buffer.add_shard(store(tmp_path, 0, 7, [1]))
     buffer.sample(6)
-    assert buffer.describe_drawn(limit=1) == "round000_env0007_steps001.h5 step 0 (pick/7) and 5 more"
+    assert buffer.describe_drawn() == ", ".join(["round000_env0007_steps001.h5 step 0 (pick/7)"] * 4) + " and 2 more"
 
 
 def test_disagreements_alone(tmp_path):

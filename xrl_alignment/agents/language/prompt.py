@@ -16,7 +16,7 @@ WHOLE_STEPS = 4  # the newest, which never lose their feedback; memories give wa
 COUNTED, LONGEST_COUNTED = 1 << 14, 2000  # texts whose tokens `token_counter` remembers, and their characters at most
 SHORTENED_BY = 8  # steps are shortened, or left out, in parts of the room that this many make up
 GAP = "...\n"  # stands for the steps that were left out
-_CUE = "> "
+CUE = "> "  # begins an action; the last one is the model's to continue
 _BANNER = "-="  # "-= Welcome to TextWorld, ALFRED! =-": the same in every game
 
 
@@ -53,7 +53,7 @@ def build_prompt(
     shown = [f"Memory: {' '.join(memory.split())}\n" for memory in memories[-MEMORIES_SHOWN:]]
     turns = [_turn(action, feedback if tell_objects else without_objects(feedback)) for action, feedback in steps]
     if budget is not None:  # else the model may have to cut what is too long for it
-        room, sizes = budget - count(head) - count(_CUE), [count(turn) for turn in turns]
+        room, sizes = budget - count(head) - count(CUE), [count(turn) for turn in turns]
         # A memory is worth less than the steps of this attempt: the oldest one goes first.
         while shown:
             left = room - sum(map(count, shown))
@@ -77,7 +77,7 @@ def build_prompt(
                 gone += 1
             turns = turns[gone:]
     gap = GAP if len(turns) < len(steps) else ""
-    return "".join((*shown, head, gap, _CUE, *turns))
+    return "".join((*shown, head, gap, CUE, *turns))
 
 
 def trial_text(examples: str, task: str, memories: Sequence[str] = (), steps: Sequence[tuple[str, str]] = ()) -> str:
@@ -115,7 +115,7 @@ def _turn(action: str, feedback: str) -> str:
     """A step and the cue of the next one. They are counted together: a tokenizer may join a line's end with the cue."""
     feedback = process_ob(feedback).strip()
     answer = f"{feedback}\n" if feedback else ""
-    return f"{' '.join(action.split())}\n{answer}{_CUE}"
+    return f"{' '.join(action.split())}\n{answer}{CUE}"
 
 
 def _rounded_up(amount: int, unit: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from alfworld_native.language.sentences import TASK_TYPES, process_ob
 from lavis.common.errors import ConfigError, FileError, MissingFileError
 from xrl_alignment.agents.language.history import EnvironmentHistory, EpisodeTrace
-from xrl_alignment.agents.language.prompt import GAP, MEMORIES_SHOWN, newest_that_fit, opening
+from xrl_alignment.agents.language.prompt import CUE, GAP, MEMORIES_SHOWN, newest_that_fit, opening
 from xrl_alignment.common.errors import PromptTooLong
 
 PREFIXES = {  # beginning of an ALFWorld task type -> its name in the prompts file (the original's table)
@@ -25,7 +25,6 @@ PREFIXES = {  # beginning of an ALFWorld task type -> its name in the prompts fi
 }
 # As many as ReAct's prompts for ALFWorld have, under the keys that its file uses (`react_put_0` to `react_put_2`).
 EXAMPLES_PER_TYPE = 3
-CUE = "> "  # ends a prompt: the model continues with its action
 _REFLECT = (
     "Below is the record of a household task that you tried and did not complete. The same task in the same room "
     "will be given to you again. Do not retell what the room looks like. Find where your course of action went "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from alfworld_native.experts.belief import Belief
+from alfworld_native.experts.explorer import APPLIANCES
 from alfworld_native.language.commands import canonical
 from alfworld_native.language.feedback import CLOSED, OPEN, SURFACE, whole_sentences
 from alfworld_native.language.sentences import NUMBERS, Task, is_refusal, names_in, parse_opening, parse_tasks, type_of
@@ -21,7 +22,6 @@ _USUALLY_CLOSED = frozenset(("cabinet", "drawer", "fridge", "microwave", "safe")
 # "take mug 1 from desk 1", "put mug in/on shelf 2": verb, object, receptacle (or knife).
 _MOVES_OBJECT = re.compile(r"([a-z]+) ([a-z]+(?: \d+)?) \S+ ([a-z]+ \d+)")
 _THERE = re.compile(r"You (?:arrive at|open the) ([a-z]+ \d+)\.")
-_APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 
 
 class RuleReflector:
@@ -205,7 +205,7 @@ def _finish(reading: EpisodeReading, name: str, task: Task) -> list[str]:
         return [f"go to {reading.found_at[lamps[0]]}", f"use {lamps[0]}"]
     # First the treatment with an appliance of the room, then the goal.
     steps: list[str] = []
-    for appliance in reading.nearest(_APPLIANCES.get(task.treatment, "")):
+    for appliance in reading.nearest(APPLIANCES.get(task.treatment, "")):
         steps += [f"go to {appliance}", f"{task.treatment} {name} with {appliance}"]
     for goal in reading.nearest(task.target_type):
         steps += [*_reach(reading, goal), f"put {name} in/on {goal}"]

@@ -37,7 +37,7 @@ class LearnerDirectory(RunPaths):
         self._over = 0  # the round that they are for
         self._open: list[TextIO] = []
         if is_main_process():
-            self._open.append(_locked(self, patience_s))
+            self._open.append(learner_lock(self, patience_s))
             cut_half_line(self.learned)
             # Line by line, so that the server hears of each at once.
             self._open.append(open(self.learned, "a", buffering=1, encoding="utf-8"))
@@ -87,12 +87,11 @@ class _LineHandler(logging.Handler):
         self._directory.tell(log=record.getMessage(), level=record.levelname)
 
 
-def wait_for_learner(paths: RunPaths, patience_s: float = PATIENCE_S) -> None:
-    """Return when no learner writes to the run directory; RunDirectoryError if one still does after `patience_s`."""
-    _locked(paths, patience_s).close()
+def learner_lock(paths: RunPaths, patience_s: float = PATIENCE_S) -> TextIO:
+    """The open file that keeps learners out of a run directory until it is closed.
 
-
-def _locked(paths: RunPaths, patience_s: float) -> TextIO:
+    Waits for the end of a learner that writes there; RunDirectoryError if it still does after `patience_s`.
+    """
     retrying = Retrying(
         retry=retry_if_exception_type(LockedError),
         stop=stop_after_delay(patience_s),

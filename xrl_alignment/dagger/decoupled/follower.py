@@ -81,18 +81,20 @@ class Follower:
             todo = "learn"
         todo, save = gathered((todo, self.training.save_is_due))[0]
 
-        round, step, trained_s = self.training.round, self.training.learner.training_step, dict(self.training.seconds)
+        round, step, seconds = self.training.round, self.training.learner.training_step, self.training.seconds
         if todo == "learn":
             while not self._waiting:  # another process has seen the episode already
                 time.sleep(LOOK_S)
                 self._look()
             record = self._waiting.popleft()
+            before = seconds[record.round]
             self.training.train_on(record)
-            self._tell(self.training.seconds[record.round] - trained_s.get(record.round, 0.0))
+            self._tell(seconds[record.round] - before)
         elif todo == "end":
+            before = seconds[round]
             self.training.end_round(round, last=round == self.num_rounds - 1)
             if self.training.learner.training_step != step:  # the last round's rest was learned
-                self._tell(self.training.seconds[round] - trained_s.get(round, 0.0))
+                self._tell(seconds[round] - before)
             self.training.save()
         if save and self.training.saved != (self.training.round, self.training.episodes):
             self.training.save()

@@ -15,7 +15,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from xrl_alignment.dagger.decoupled.process import INTERRUPTED
 
-USER_ERROR = 2  # the exit code of `common.program.run_program`
+USER_ERROR = 2  # the exit code of `lavis.common.program.run_program`
 WATCH_S = 0.5
 
 

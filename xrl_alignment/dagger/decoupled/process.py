@@ -26,7 +26,8 @@ class LearnerFault(EmacError, RuntimeError):
 class LearnerProcess:
     """`python -m xrl_alignment.learner RUN_DIR`, with its output in `learner.log` of the run directory.
 
-    When the server's process ends, the learner ends too, also if the server was killed (`common.program.lifeline`).
+    When the server's process ends, the learner ends too, also if the server was killed
+    (`lavis.common.program.lifeline`).
     """
 
     def __init__(self, run_dir: Path) -> None:

@@ -15,7 +15,7 @@ from lavis.checkpoints import restore_model, write
 from lavis.common.allocator import give_back_freed_memory
 from lavis.common.errors import FileError
 from lavis.models.student import Student
-from xrl_alignment.dagger.decoupled.directory import wait_for_learner
+from xrl_alignment.dagger.decoupled.directory import learner_lock
 from xrl_alignment.dagger.decoupled.process import LearnerFault, LearnerProcess
 from xrl_alignment.dagger.decoupled.published import PublishedError, Version, read_published
 from xrl_alignment.dagger.episode import LabelledEpisode
@@ -95,7 +95,7 @@ class DecoupledTraining:
         The learner of a server that was killed may still save: this waits for its end, or the old learner would write
         over the corrected count of episodes. Raises RunDirectoryError if it does not end.
         """
-        wait_for_learner(self.directory)
+        learner_lock(self.directory).close()
         path = self.directory.trainer
         if path.exists():
             checkpoint = load_state(path, journaled)

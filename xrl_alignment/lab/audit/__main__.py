@@ -89,7 +89,7 @@ if __name__ == "__main__":
     # Above the imports that take seconds: `--help` and mistakes are answered at once.
     read_first(read_command_line)
 
-from lavis.common.files import locked, make_folder, read_json, write_atomically, write_json
+from lavis.common.files import locked, make_folder, read_json, write_bytes, write_json, write_text
 from xrl_alignment.common.versions import versions
 from xrl_alignment.lab.audit.figures import drawn
 from xrl_alignment.lab.audit.page import render, scores_page
@@ -121,12 +121,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.page:
         for name, image in drawn(results).items():
             target = options.page.with_name(f"{options.page.stem}_{name}.svg")
-            write_atomically(target, lambda file, image=image: file.write(image))  # type: ignore[misc]
-        write_atomically(options.page, lambda file: file.write(render(results).encode()))
+            write_bytes(target, image)
+        write_text(options.page, render(results))
         print(f"page: {options.page}")
     if options.scores:
         rows = read_table([options.out / "scores.jsonl"]) if (options.out / "scores.jsonl").is_file() else []
-        write_atomically(options.scores, lambda file: file.write(scores_page(rows).encode()))
+        write_text(options.scores, scores_page(rows))
         print(f"page: {options.scores}")
     print(f"figures: {path}")
     return 0

@@ -62,7 +62,7 @@ from alfworld_native.games import find_games
 from alfworld_native.language.commands import normalise
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, make_folder, write_atomically
+from lavis.common.files import locked, make_folder, write_text
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.student import Question
 from lavis.training import Updater
@@ -255,7 +255,7 @@ def kept_states(path: Path, count: int) -> list[State]:
     rows = path.read_text().splitlines(keepends=True) if path.exists() else []
     if len(rows) > count:
         rows = rows[:count]
-        write_atomically(path, lambda file: file.write("".join(rows).encode()))
+        write_text(path, "".join(rows))
     states = [State(*json.loads(row)) for row in rows]
     return [state._replace(types=tuple(state.types)) for state in states]  # JSON gives lists
 
@@ -277,7 +277,7 @@ def train(arguments: argparse.Namespace, out: Path) -> None:
     text = log.read_text() if log.exists() else ""
     whole = text[: text.rfind("\n") + 1]  # a last line without its end was being written when the machine stopped
     if whole != text:
-        write_atomically(log, lambda file: file.write(whole.encode()))
+        write_text(log, whole)
     notes = [json.loads(line) for line in whole.splitlines()]
     rounds = [one for one in notes if "round" in one]
     done = len(rounds)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from lavis.common.files import write_atomically
+from lavis.common.files import write_bytes
 from lavis.models.played import PlayedGames
 
 
@@ -20,7 +20,7 @@ def write_weights(
     """Write `weights` in `dtype` as the safetensors file `out`, whole or not at all; it says what they `played`."""
     small = {key: value.detach().to(dtype).contiguous() for key, value in weights.items()}
     metadata = {"format": "pt", "played": json.dumps(played.as_dict())}
-    write_atomically(out, lambda file: file.write(serialize(small, metadata=metadata)))
+    write_bytes(out, serialize(small, metadata=metadata))
 
 
 def read_splits(*, official: bool) -> PlayedGames:

@@ -121,7 +121,7 @@ import torch
 from alfworld_native.games import find_games
 from lavis.checkpoints import save_whole
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
-from lavis.common.files import append_line, locked, make_folder, write_atomically
+from lavis.common.files import append_line, locked, make_folder, write_bytes
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.weights import require_match
 from lavis.models.played import PlayedGames, games_of_weights, played_in
@@ -316,8 +316,7 @@ def main() -> None:
         )
         trainer.run(pools, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, batch_tokens=arguments.batch_tokens)
         if arguments.plot:
-            picture = drawn(read_progress(arguments.out / "progress.jsonl"))
-            write_atomically(arguments.plot, lambda file: file.write(picture))
+            write_bytes(arguments.plot, drawn(read_progress(arguments.out / "progress.jsonl")))
     finally:
         lock.close()
 

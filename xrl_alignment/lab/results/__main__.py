@@ -48,7 +48,7 @@ if __name__ == "__main__":
     read_first(read_command_line)
 
 from lavis.common.errors import ConfigError
-from lavis.common.files import locked, make_folder, read_json, write_atomically, write_json
+from lavis.common.files import locked, make_folder, read_json, write_bytes, write_json, write_text
 from xrl_alignment.common.versions import versions
 from xrl_alignment.lab.results.curves import curves
 from xrl_alignment.lab.results.experiments import RUN
@@ -65,8 +65,8 @@ def main() -> None:
     with closing(locked(output / ".lock", output)):
         results = _run(sizes, output, page)
     if page:
-        write_atomically(page, lambda file: file.write(render(results).encode()))
-        write_atomically(page.with_suffix(".svg"), lambda file: file.write(svg(curves(results))))
+        write_text(page, render(results))
+        write_bytes(page.with_suffix(".svg"), svg(curves(results)))
         print(f"page: {page}")
 
 

@@ -161,7 +161,8 @@ class RetryingConnection:
             return (state.seconds_since_start or 0.0) - waited_s + state.upcoming_sleep >= patience
 
         def pause(state: RetryCallState) -> float:  # what the server asks for, else exponential backoff
-            return failure_of(state).retry_after_s or _backoff(state)
+            backoff = wait_exponential(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S)
+            return failure_of(state).retry_after_s or backoff(state)
 
         def report_waiting(state: RetryCallState) -> None:
             if state.attempt_number > 1:  # the first retry is silent: perhaps only an idle connection was closed
@@ -247,6 +248,3 @@ class RetryingConnection:
     def _check(self) -> None:
         if self._stop.is_set():
             raise ClientStopped
-
-
-_backoff = wait_exponential(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S)

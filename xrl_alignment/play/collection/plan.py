@@ -110,7 +110,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Collected:
-    """One episode: its line in `episodes.jsonl`, and for --format lavis its annotation entries."""
+    """One episode: its line in `episodes.jsonl`."""
 
     env: int
     game: str

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from lavis.common.errors import FileError
-from lavis.common.files import sync, write_atomically
+from lavis.common.files import sync, whole_lines, write_atomically, write_text
 from xrl_alignment.play.collection.plan import Collected
 from xrl_alignment.runs.transitions import Transition
 
@@ -62,7 +62,7 @@ class CollectionJournal:
         self._annotations = out / ".annotations.jsonl"
         # A last line without its end was being written when the machine stopped.
         content = self._episodes.read_bytes() if self._episodes.is_file() else b""
-        whole = content[: content.rfind(b"\n") + 1]
+        whole = whole_lines(content)
         self.done, at = parse_episodes(whole, self._episodes)
         # A crash may leave half a line in the journal, and annotations of an episode that the journal does not know.
         for path, length in ((self._episodes, len(whole)), (self._annotations, at)):
@@ -101,7 +101,7 @@ class CollectionJournal:
         if self._annotations.stat().st_size:
             with open(self._annotations, "rb") as lines:
                 write_list(out / "annotations.json", (line.strip() for line in lines))
-        write_atomically(out / "README.md", lambda file: file.write(card.encode()))
+        write_text(out / "README.md", card)
         self._annotations.unlink()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lavis.common.files import write_atomically
+from lavis.common.files import write_text
 from lavis.common.program import run_program
 from xrl_alignment.play.evaluation.page import page
 from xrl_alignment.play.evaluation.scores import read_table
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     text = page(read_table(options.table))
     if options.out:
-        write_atomically(options.out, lambda file: file.write(text.encode()))
+        write_text(options.out, text)
         print(f"written to {options.out}")
     else:
         print(text, end="")

@@ -54,8 +54,6 @@ class MethodCall(NamedTuple):
 class RolloutExecutor(ABC):
     """Plays jobs; a context manager."""
 
-    name: str
-
     @abstractmethod
     def run(
         self,

@@ -97,7 +97,7 @@ class Episode:
         # Normalised as the model's answers are, for it is compared with them, and becomes a label.
         said = normalise(f"think: {thought}")
         # After a thought comes an action.
-        new = self._thoughts == 0 and all(done != said for done, _ in self.steps)
+        new = not self.has_just_thought and all(done != said for done, _ in self.steps)
         return said if thought and new else action
 
     @property

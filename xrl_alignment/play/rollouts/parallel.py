@@ -53,8 +53,6 @@ class ParallelExecutor(RolloutExecutor, Generic[Handle]):
     A run starts the workers that it can use, never more than it has jobs; they are kept for the next run.
     """
 
-    name = "parallel"
-
     def __init__(
         self, *, workers: int, retries: int = 2, step_timeout_s: float = STEP_TIMEOUT_S, window_s: float = 0.005
     ) -> None:

@@ -86,8 +86,6 @@ class RayExecutor(ParallelExecutor[RayHandle]):
     Raises MissingExtraError without Ray, RolloutError if no cluster answers.
     """
 
-    name = "ray"
-
     def __init__(self, *, address: str = "", cpus_per_worker: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
         self._ray = import_ray()

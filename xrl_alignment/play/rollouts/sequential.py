@@ -34,8 +34,6 @@ class SequentialExecutor(RolloutExecutor):
     With `interleave=1` this is the baseline: one episode, one step at a time.
     """
 
-    name = "sequential"
-
     def __init__(self, interleave: int = 1) -> None:
         if interleave < 1:  # it would wait for ever
             raise ConfigError(f"{interleave} episodes at once: use at least 1")

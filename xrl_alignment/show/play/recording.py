@@ -14,7 +14,7 @@ from PIL import Image
 
 from alfworld_native.language.commands import is_thought
 from lavis.common.errors import ConfigError, MissingExtraError, missing_extra, unknown
-from lavis.common.files import make_folder, replaced, writable, write_atomically
+from lavis.common.files import make_folder, replaced, writable, write_atomically, write_text
 from xrl_alignment.show import PAGE
 from xrl_alignment.show.play.card import end_card, step_card
 from xrl_alignment.show.play.game import EXPERT, POLICY, YOU, GameInProgress
@@ -78,7 +78,7 @@ def _write_mp4(path: Path, game: GameInProgress) -> None:
 
 
 def _write_html(path: Path, game: GameInProgress) -> None:
-    write_atomically(path, lambda file: file.write(recording_page(game).encode()))
+    write_text(path, recording_page(game))
 
 
 def recording_page(game: GameInProgress, *, small: bool = False) -> str:

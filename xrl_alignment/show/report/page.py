@@ -13,7 +13,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from lavis.common.errors import MissingFileError
-from lavis.common.files import write_atomically
+from lavis.common.files import write_bytes
 from xrl_alignment.agents.experts.llm.accounting import Usage
 from xrl_alignment.agents.language.plain import plain
 from xrl_alignment.runs.transitions import Transition
@@ -93,7 +93,7 @@ def write_report(run_dir: Path | str, summary: dict[str, Any], *others: Path, ou
     page = render(title, runs, summary, logs)
     path = out or folders[0] / "report.html"
     # A journal of an older version may hold half a surrogate pair of a model's text: it becomes a `?`.
-    write_atomically(path, lambda file: file.write(page.encode("utf-8", "replace")))
+    write_bytes(path, page.encode("utf-8", "replace"))
     return path
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import yaml
 
 from lavis.common.errors import ConfigError, EmacError
+from lavis.common.files import whole_lines
 from lavis.datasets.shards import ShardError, open_shard
 from xrl_alignment.agents.experts.llm.accounting import Usage, read_calls
 from xrl_alignment.runs.transitions import Transition, read_transition
@@ -87,7 +88,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     content, found = path.read_bytes(), []
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+    for number, line in enumerate(whole_lines(content).splitlines(), start=1):
         try:
             found.append(json.loads(line))
         except (ValueError, RecursionError) as error:

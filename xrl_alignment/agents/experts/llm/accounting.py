@@ -20,6 +20,7 @@ from operator import index
 from pathlib import Path
 
 from lavis.common.errors import FileError
+from lavis.common.files import whole_lines
 from xrl_alignment.common.errors import BudgetSpent
 
 MILLION = 1_000_000
@@ -107,7 +108,7 @@ class Account:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             content = path.read_bytes() if path.exists() else b""
-            whole = content[: content.rfind(b"\n") + 1]
+            whole = whole_lines(content)
             if whole != content:  # the writer was killed within a line: the next line must not continue this one
                 os.truncate(path, len(whole))
             entries, prices = _parse(whole)
@@ -126,11 +127,6 @@ class Account:
         """All rounds together."""
         with self._changed:
             return self._total
-
-    @property
-    def cost_usd(self) -> float:
-        """The cost of all calls so far, in US dollars."""
-        return self.prices.cost(self.total)
 
     def count(self, name: str) -> None:
         """Count one event of this process."""
@@ -197,7 +193,7 @@ class Account:
         """Calls, tokens and US dollars of a round, or of all rounds; the dollars are None if no price is known."""
         usage = self.total if round is None else self._by_round.get(round, Usage())
         tokens = {f"{name}_tokens": value for name, value in asdict(usage).items() if name != "calls"}
-        cost = round_cents(self.prices.cost(usage)) if self.prices else None
+        cost = _rounded(self.prices.cost(usage)) if self.prices else None
         return {"calls": usage.calls, **tokens, "cost_usd": cost}
 
     def events(self, round: int) -> dict[str, int]:
@@ -245,7 +241,7 @@ def read_calls(path: Path) -> tuple[dict[int, Usage], Prices | None]:
     by_round: dict[int, Usage] = {}
     try:
         content = path.read_bytes() if path.exists() else b""
-        entries, prices = _parse(content[: content.rfind(b"\n") + 1])
+        entries, prices = _parse(whole_lines(content))
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from error
     except _NO_RECORD as error:
@@ -309,7 +305,7 @@ def _money(figures: dict[str, float | None]) -> str:
 
 
 # A function of its own because `round` is a round's number in `Account`.
-def round_cents(usd: float) -> float:
+def _rounded(usd: float) -> float:
     """US dollars, rounded to a millionth: no floating-point noise, and a single call still shows."""
     return round(usd, 6)
 

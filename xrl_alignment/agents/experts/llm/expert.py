@@ -11,13 +11,14 @@ from concurrent.futures import Executor
 from typing import Any
 
 from alfworld_native.experts.base import Label
+from alfworld_native.language.commands import MAX_THOUGHTS
 from alfworld_native.language.sentences import parse_opening, parse_task
 from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts.llm.teacher import Teacher
 from xrl_alignment.agents.language.answers import ground
-from xrl_alignment.agents.language.react import CUE, PREFIXES, prompt_name, react_prompt
+from xrl_alignment.agents.language.prompt import CUE
+from xrl_alignment.agents.language.react import PREFIXES, prompt_name, react_prompt
 
-MAX_THOUGHTS = 3  # thoughts before one action; then there is no label
 _TREATED = {"clean": "pick_clean_then_place", "heat": "pick_heat_then_place", "cool": "pick_cool_then_place"}
 
 
@@ -104,7 +105,7 @@ class LLMExpert:
                 self._thoughts.append(answer.thought)
             if answer.action:
                 break
-            if not answer.thought or len(self._thoughts) >= MAX_THOUGHTS:
+            if not answer.thought or len(self._thoughts) >= MAX_THOUGHTS:  # a game answers no more of them, either
                 return None
         if not (teacher.grounding or teacher.admissible):
             return answer.action

@@ -21,12 +21,13 @@ def estimate(text: str) -> int:
 
 
 def counter_for(model: str, tokenizer: str = "", *, section: str = "expert") -> Callable[[str], int]:
-    """A function that counts the tokens of a text for `model`; the log says once which of these it uses:
+    """A function that counts the tokens of a text for `model`, by the first of these that can be had:
 
     `tokenizer`, a name or folder that Transformers can load without a network; else tiktoken's table for an OpenAI
     model (tiktoken downloads it at first use; we wait ten seconds at most); else a local tokenizer by the model's own
-    name; else the estimate. Raises ConfigError, which names the setting of `section`, for a `tokenizer` that cannot be
-    loaded.
+    name; else the estimate. Without a `tokenizer` the log says once which of them it is.
+
+    Raises ConfigError, which names the setting of `section`, for a `tokenizer` that cannot be loaded.
     """
     # From the surest way to the least sure one.
     if tokenizer:

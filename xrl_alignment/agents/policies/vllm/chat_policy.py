@@ -77,7 +77,6 @@ class ChatPolicy(ServedPolicy):
         return [normalise(self.model.chat.decode([item.token for item in tokens])) for tokens in written]
 
     def _call(self, url: str, requests: Sequence[Content]) -> list[list[WrittenToken]]:
-        self._give_adapters(url)
         return self._http.chat(url, requests, **self._writing)
 
 
@@ -103,16 +102,15 @@ class _ChatCheck(ModelCheck):
 def content_of(model: HfVlm, question: Question) -> Content:
     """The question as the content of a user turn in OpenAI's form."""
     images, text = model.chat.turn(question)
-    return [*map(_as_part, images), {"type": "text", "text": text}]
+    content: list[dict[str, Any]] = []
+    for image in images:
+        file = io.BytesIO()
+        image.save(file, "png", compress_level=1)  # without loss, and fast
+        data = base64.b64encode(file.getvalue()).decode("ascii")
+        content.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}})
+    return [*content, {"type": "text", "text": text}]
 
 
 def _switches(model: HfVlm) -> dict[str, Any]:
     """What makes the server write the prompt as `model.chat` does; nothing for a template without switches."""
     return {"chat_template_kwargs": model.chat.switches} if model.chat.switches else {}
-
-
-def _as_part(image: Image.Image) -> dict[str, Any]:
-    file = io.BytesIO()
-    image.save(file, "png", compress_level=1)  # without loss, and fast
-    data = base64.b64encode(file.getvalue()).decode("ascii")
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}

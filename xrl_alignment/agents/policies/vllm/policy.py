@@ -139,7 +139,6 @@ class VllmPolicy(ServedPolicy):
         # Lengths count a BOS, as in `Blip2Emac.generate`. The server's files may name another end than `eos_id`.
         writing: dict[str, Any] = {"max_tokens": self.max_length - 1, "min_tokens": max(self.min_length - 1, 0)}
         writing |= {"ignore_eos": True, "stop_token_ids": [eos_id]}
-        self._give_adapters(url)
         # A message to write holds all prompts; one that asks for log-probabilities as many as their tokens allow.
         answers: list[list[WrittenToken]] = []
         for part, tokens in _messages(requests):

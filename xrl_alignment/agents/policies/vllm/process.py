@@ -175,7 +175,7 @@ class VllmProcess:
         self._adapter = adapter
 
     def model_at(self, url: str) -> str:
-        """The folder of the weights."""
+        """The folder that was made for this process: the model's weights lie in its folder `llm`."""
         return str(self._folder)
 
     def close(self) -> None:

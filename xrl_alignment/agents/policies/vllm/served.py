@@ -46,7 +46,7 @@ class ServedPolicy:
         self._handover: AdapterHandover | None = None
         if adapters == "by_name" and any(map(is_adapter, weights.state_dict())):
             self._handover = AdapterHandover(weights, save_adapters, client, adapter_folder)
-        self.pool = ServerPool(base_urls, call=self._call, check=self._check, **pool_options)
+        self.pool = ServerPool(base_urls, call=self._call_newest, check=self._check, **pool_options)
         try:
             if self._handover:
                 self._handover.update()
@@ -81,12 +81,13 @@ class ServedPolicy:
         raise NotImplementedError
 
     def _call(self, url: str, requests: Sequence[Any]) -> list[Any]:
-        """What the engine at `url` answers to each of `requests`, with the newest adapters (`_give_adapters`)."""
+        """What the engine at `url`, which has the newest adapters, answers to each of `requests`."""
         raise NotImplementedError
 
-    def _give_adapters(self, url: str) -> None:
+    def _call_newest(self, url: str, requests: Sequence[Any]) -> list[Any]:
         if self._handover:
             self._handover.give(url)
+        return self._call(url, requests)
 
     def _check(self, url: str) -> None:
         if self._handover:

@@ -84,7 +84,7 @@ def test_an_attempt_that_fails_is_booked_at_its_worst(tmp_path):
     with pytest.raises(RuntimeError), account.attempt(prompt=100, completion=10):
         assert account.total == kept(tmp_path / "calls.jsonl").total == Usage(1, 100, 0, 10)  # before it is sent
         raise RuntimeError
-    assert account.cost_usd == pytest.approx(0.0003)
+    assert account.prices.cost(account.total) == pytest.approx(0.0003)
     with account.attempt(prompt=100, completion=10) as settle:
         settle(Usage())  # it was never sent
     account.start_round(1)
@@ -140,7 +140,7 @@ def test_money_is_not_overspent_by_calls_on_their_way():
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(call, range(8)))
     assert sorted(outcomes) == ["paid"] * 3 + ["spent"] * 5
-    assert account.cost_usd <= 0.0010
+    assert account.prices.cost(account.total) <= 0.0010
 
 
 def kept(path, **limits):

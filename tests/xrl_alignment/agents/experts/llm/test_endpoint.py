@@ -270,7 +270,9 @@ def test_limits_hold_at_an_endpoint_that_bills_every_attempt(connect, tmp_path, 
         assert account.total.calls == served
         # What the endpoint can ask for: its own count of the prompt, and an answer of up to max_tokens where none came.
         owed = sum(len(body["messages"][-1]["content"]) // 4 for body in server.requests) * prices.prompt / 1e6
-        assert owed <= account.cost_usd <= (account.max_cost_usd or 1) and served <= (account.max_calls or served)
+        assert owed <= account.prices.cost(account.total) <= (account.max_cost_usd or 1) and served <= (
+            account.max_calls or served
+        )
         assert account.max_calls in (0, served)  # all of the limit can be used
     again = Account()
     again.keep(tmp_path / "calls.jsonl")
