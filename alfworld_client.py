@@ -35,11 +35,11 @@ from xrl_alignment.common.choices import (
     IMAGE_NOISE_NAMES,
     NAMES_BY,
     STEP_TIMEOUT_S,
-    view_of,
 )
 from xrl_alignment.play.client.cluster import play_on_cluster
 from xrl_alignment.play.client.play import PATIENCE_S, WIRES, play
 from xrl_alignment.play.client.player import ExpertFactory, expert_beside
+from xrl_alignment.wire.expected import view_of
 from xrl_alignment.wire.images import IMAGE_FORMATS
 
 EXPERTS = (*CLIENT_EXPERTS, "explorer")

@@ -29,6 +29,7 @@ from xrl_alignment.settings.loading import load_config, to_yaml
 from xrl_alignment.settings.resume import refuse_changes, saved_settings
 from xrl_alignment.settings.schema import DaggerConfig
 from xrl_alignment.settings.token import read_token
+from xrl_alignment.wire.expected import ExpectedGames
 from xrl_alignment.wire.http_server import DaggerHTTPServer, PageServer
 
 EXAMPLE = "configs/dagger/demo_bc.yaml"
@@ -94,7 +95,7 @@ from xrl_alignment.common.progress import RoundProgress
 from xrl_alignment.dagger.building import build_training, check_learner_devices, expected_games
 from xrl_alignment.dagger.decoupled.process import LearnerProcess
 from xrl_alignment.dagger.decoupled.trainer import DecoupledTraining
-from xrl_alignment.dagger.front import ExpectedGames, Front
+from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import LabelGuard, Rounds
 from xrl_alignment.dagger.training import Trainer

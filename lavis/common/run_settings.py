@@ -156,7 +156,8 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
     """
     # `run.job_id=` on the command line is no text in yaml, but none.
     texts = {item.name: "" for item in fields(RunSettings) if item.type == "str" and run.get(item.name, "") is None}
-    run, foreign = OmegaConf.merge(run, texts), foreign_keys(run)
+    run, foreign = run.copy(), foreign_keys(run)
+    run.update(texts)
     if own_keys:
         run = OmegaConf.masked_copy(run, [str(key) for key in run if str(key) not in foreign])
     elif foreign:

@@ -205,7 +205,8 @@ class Shard:
             end = size - _END.size - length  # of HDF5's data, where the index begins
             if mark != _MARK or end < 0:
                 raise ValueError(
-                    "it has no index at its end (cut short, or of another version): delete it, or collect it again"
+                    "it has no index at its end (cut short, or of another version): the command that made it plays "
+                    "its game again"
                 )
             index = json.loads(os.pread(file.fileno(), length, end))
         if index["version"] != VERSION:

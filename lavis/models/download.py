@@ -24,11 +24,6 @@ BLOCK = 1 << 20
 MIB = 1 << 20
 
 
-def is_url(name: object) -> bool:
-    """Whether `name` is the URL of a file."""
-    return str(name).startswith(("https://", "http://"))
-
-
 def is_hub_id(name: str) -> bool:
     """Whether `name` may be a model's id on the hub (`owner/name`), not a file's path."""
     file = Path(name).suffix in (".pth", ".pt", ".bin", ".safetensors")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lavis.common.errors import EmacError, why_unreadable
+from lavis.common.utils import is_url
 from lavis.models import download
 from lavis.models.base_model import BaseModel
 from lavis.models.student import Student
@@ -33,7 +34,7 @@ def check_base(model: BaseModel | Student, path: Path | str, *, loaded: bool = F
     With `loaded` also if its weights are not in `model`: a class of one's own may not read `model.pretrained`.
     Weight files of other kinds (LAVIS's, safetensors) say nothing of a base and pass.
     """
-    file = download.cached_path(str(path)) if download.is_url(path) else Path(path)
+    file = download.cached_path(str(path)) if is_url(path) else Path(path)
     if not file.is_file() or file.suffix == ".safetensors":
         return
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lavis.common.errors import EmacError, MissingFileError
+from lavis.common.utils import is_url
 from lavis.models import download
 from lavis.models.blip2_models import emac_weights, weights
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -74,7 +75,7 @@ def part_sources(section: Mapping[str, Any]) -> list[PartSource]:
         try:
             place = _place(name)
             if place is None:
-                where = f" to {download.cached_path(name)}" if download.is_url(name) else ", from the hub"
+                where = f" to {download.cached_path(name)}" if is_url(name) else ", from the hub"
                 pending |= dict.fromkeys(parts, f"{name} (model.{key}), to be downloaded{where}")
             else:
                 load(place)
@@ -151,7 +152,7 @@ def _files(options: Mapping[str, Any], model: Blip2Emac) -> list[tuple[str, str,
 
 def _place(name: str) -> str | None:
     """The local file or folder of `name`; None for a URL or hub id that is still to be downloaded."""
-    if download.is_url(name):
+    if is_url(name):
         path = download.cached_path(name)
         return str(path) if path.is_file() else None
     if Path(name).exists():

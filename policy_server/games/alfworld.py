@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from alfworld_native.language.commands import canonical, normalise
 from policy_server.games.prompts import ModelPrompt, ParsedAction, PromptError, with_notes
 from xrl_alignment.agents.language.answers import ground
+from xrl_alignment.agents.language.prompt import CUE
 
 TASKS = {"ALFWorld": "household tasks in a text world"}
 FALLBACK = "look"  # only describes the room again
 
-_CUE = "> "  # begins a line with an action; the last one is the model's to write
 # What an LLM expert's prompt has before the episode (`agents.language.react`): worked examples, this game's memories.
 _TASK, _MEMORIES = "Here is the task:\n", "Your memory for the task below:\n"
 _TRIAL = re.compile(r"^Trial \d+:\n", re.MULTILINE)
@@ -71,7 +71,7 @@ def episode_text(turns: Sequence[tuple[str, str]], write: Callable[..., str]) ->
     if not said or said[0][0] != "user":
         raise PromptError("a conversation begins with a message of the user: the game's opening text")
     first = said[0][1]
-    if len(said) == 1 and first.endswith(_CUE) and _TASK not in first:
+    if len(said) == 1 and first.endswith(CUE) and _TASK not in first:
         return first
     before, found, episode = first.rpartition(_TASK)
     memories = []

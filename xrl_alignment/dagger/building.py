@@ -16,13 +16,12 @@ from lavis.models import StudentModel
 from lavis.models.played import games_of_weights
 from lavis.runners.parallel import Replicas, check_shardable
 from xrl_alignment.builders.student import ImageProcessor, model_section
-from xrl_alignment.common.choices import view_of
-from xrl_alignment.dagger.front import ExpectedGames
 from xrl_alignment.dagger.learner import Learner
 from xrl_alignment.dagger.training import Training, TrainingFiles
 from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.settings.loading import shareable
 from xrl_alignment.settings.schema import DaggerConfig, RunConfig
+from xrl_alignment.wire.expected import ExpectedGames, view_of
 
 
 def expected_games(config: DaggerConfig) -> ExpectedGames:

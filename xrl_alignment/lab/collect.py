@@ -7,7 +7,7 @@
     DIR/
         README.md                          dataset card: counts, success, settings, versions
         collection.json                    the settings; a second run with the same ones continues the first
-        episodes.jsonl                     one line an episode, in the order of the games
+        episodes.jsonl                     one line an episode, in the order of the games; those played again come last
         round000_env0012_steps013.h5       --format shards: one file for each stored episode
         annotations.json, images/          --format lavis: what LAVIS and the published ALFWorld data use
 
@@ -47,7 +47,7 @@ from xrl_alignment.common.progress import GameProgress
 from xrl_alignment.play.collection.card import card
 from xrl_alignment.play.collection.plan import EXPERTS, FORMATS, LANGUAGE_MODEL, Collected, Plan
 from xrl_alignment.play.collection.player import CollectingPlayer, counter
-from xrl_alignment.play.collection.storage import CollectionJournal, parse_episodes
+from xrl_alignment.play.collection.storage import CollectionJournal, forget_lost, parse_episodes
 from xrl_alignment.play.rollouts.base import RolloutExecutor
 from xrl_alignment.play.rollouts.make import make_executor
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
@@ -74,6 +74,8 @@ def collect(
         # Under the lock: the half-written files of a killed collection are nobody's then.
         remove_temporaries(out)
         _claim(plan, out)
+        if plan.format == "shards" and (lost := forget_lost(out)):
+            print(f"{len(lost)} shards are gone or damaged ({lost[0]}, …): their games are played again", flush=True)
         # The card is written last, and then the list of entries is no longer needed: nothing is left to do.
         if (out / "README.md").is_file() and not (out / ".annotations.jsonl").is_file():
             path = out / "episodes.jsonl"
@@ -101,7 +103,7 @@ def collect(
                 add(episode, entries)
                 progress.advance(episode.won)
         journal.finish(out, card(plan, journal.done))
-        return journal.done
+        return sorted(journal.done, key=lambda episode: episode.env)
 
 
 def _claim(plan: Plan, out: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lavis.common.errors import ConfigError, unknown
+from lavis.common.utils import is_url
 from lavis.datasets.annotations import cache_folder
 from lavis.models import download
 
@@ -49,7 +50,7 @@ def located(info: Mapping[str, Any], folder: Path | None = None) -> list[Path]:
     # A file that is there is taken as it is: `md5` is compared once, when the file is downloaded.
     if not url or (storage and path.is_file()):
         return [path]
-    if not download.is_url(url):
+    if not is_url(url):
         return [Path(url).expanduser()]
     if storage and path.is_dir():
         raise ConfigError(f"{storage} is a folder: beside a url, storage names the file to download to")

@@ -14,6 +14,7 @@ from transformers.utils import cached_file
 from lavis.common.config import load_yaml, merged, plain
 from lavis.common.errors import ConfigError, MissingFileError, first_sentence
 from lavis.common.registry import registry
+from lavis.common.utils import is_url
 from lavis.models import download
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models import weights
@@ -130,7 +131,7 @@ def key_named(key: str, options: Mapping[str, Any]) -> Iterator[None]:
     except MissingFileError as error:
         preset = MODEL_TYPES.get(options["model_type"])
         url = load_yaml(LIBRARY_ROOT / preset).model.get(key) if preset else None
-        hint = f"; leave model.{key} out, and {url} is downloaded once" if download.is_url(url) else ""
+        hint = f"; leave model.{key} out, and {url} is downloaded once" if is_url(url) else ""
         raise MissingFileError(f"model.{key}: {error}{'' if url == options[key] else hint}") from error
     except weights.WeightsError as error:
         raise weights.WeightsError(f"model.{key}: {error}") from error

@@ -25,6 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lavis.common.errors import EmacError, MissingFileError, first_sentence, why_unreadable
+from lavis.common.utils import is_url
 from lavis.models import download
 from lavis.models.tensor_files import load_tensors
 
@@ -234,7 +235,7 @@ def weight_files(path: str | Path) -> list[Path]:
 
     Downloads what is not there yet; MissingFileError if that fails or there is no such file.
     """
-    if download.is_url(path):
+    if is_url(path):
         return [download.fetched(str(path))]
     given, path = str(path), Path(path)
     if path.is_file():

@@ -10,8 +10,7 @@ from alfworld_native.games import games_hash, ids_hash
 from lavis.models.played import PlayedGames, played_by_file
 from tests.xrl_alignment.dagger.original_client import OriginalClient
 from xrl_alignment.agents.experts import make_expert
-from xrl_alignment.common.choices import view_of
-from xrl_alignment.dagger.front import ExpectedGames, Front
+from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.play.client.connection import ClientError
@@ -21,6 +20,7 @@ from xrl_alignment.runs.directory import RunDirectory
 from xrl_alignment.settings.schema import EnvironmentConfig
 from xrl_alignment.wire import v2
 from xrl_alignment.wire.admission import PendingRequest
+from xrl_alignment.wire.expected import ExpectedGames, view_of
 from xrl_alignment.wire.messages import Hello, Observation
 
 

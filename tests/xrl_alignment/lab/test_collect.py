@@ -232,6 +232,23 @@ def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkey
     assert len(collect(plan, games, tmp_path / "cut")) == 4
 
 
+def test_lost_and_damaged_shards_are_collected_again(games: list[Game], tmp_path: Path, capsys) -> None:
+    plan = Plan()
+    whole = collect(plan, games, tmp_path)
+    shards = sorted(tmp_path.glob("*.h5"))
+    before, card_before = [path.read_bytes() for path in shards], (tmp_path / "README.md").read_text()
+    shards[0].unlink()
+    os.truncate(shards[2], 5000)
+    again = collect(plan, games, tmp_path)
+    assert (
+        f"2 shards are gone or damaged ({shards[0].name}, …): their games are played again" in capsys.readouterr().out
+    )
+    assert [path.read_bytes() for path in shards] == before
+    assert [(one.env, one.stored) for one in again] == [(one.env, one.stored) for one in whole]
+    assert (tmp_path / "README.md").read_text() == card_before
+    assert len((tmp_path / "episodes.jsonl").read_text().splitlines()) == len(games)
+
+
 def test_annotations_survive_an_end_before_the_card_is_written(games: list[Game], tmp_path: Path) -> None:
     plan = Plan(format="lavis", frames=False)
     (tmp_path / "README.md" / "no card").mkdir(parents=True)

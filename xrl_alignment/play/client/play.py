@@ -53,8 +53,8 @@ def play(
     v2: each of `num_workers` threads holds its own environment and session and asks for work. v1: one worker plays the
     games in order, `num_rounds` times (None: until the server goes away). `expert` makes an expert that runs beside the
     environment and travels as `expert_action`; without it, an environment that offers `expert_action()` is asked.
-    `blank_frames` sends black images. `view` says how the games are shown (`choices.view_of`); the server compares it
-    with its settings, as it does `split`.
+    `blank_frames` sends black images. `view` says how the games are shown (`wire.expected.view_of`); the server
+    compares it with its settings, as it does `split`.
 
     `executor` says where the environments are: in this process, or (`local`) each in a process of its own. One that is
     lost, or makes no step for `step_timeout_s`, is replaced, and its game is given back to the server, which has it

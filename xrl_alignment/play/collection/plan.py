@@ -12,6 +12,7 @@ from alfworld_native.language.commands import VERBS
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.named_class import check_choice_or_class, is_class_name
 from xrl_alignment.common.choices import CLIENT_EXPERTS, ENVIRONMENT_NAMES, EXPERT_NAMES
+from xrl_alignment.runs.transitions import shard_name
 
 LANGUAGE_MODEL = "openai"
 EXPERTS = tuple(name for name in EXPERT_NAMES if name != "client")  # there is no client here
@@ -119,3 +120,8 @@ class Collected:
     steps: int
     stored: int
     seconds: float
+
+    @property
+    def shard(self) -> str:
+        """The name of the file that holds its transitions (--format shards); empty if none is stored."""
+        return shard_name(0, self.env, self.stored) if self.stored else ""

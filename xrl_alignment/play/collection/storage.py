@@ -13,7 +13,8 @@ from typing import Any
 from PIL import Image
 
 from lavis.common.errors import FileError
-from lavis.common.files import sync, whole_lines, write_atomically, write_text
+from lavis.common.files import sync, whole_lines, write_atomically, write_bytes, write_text
+from lavis.datasets.shards import ShardError, open_shard
 from xrl_alignment.play.collection.plan import Collected
 from xrl_alignment.runs.transitions import Transition
 
@@ -103,6 +104,28 @@ class CollectionJournal:
                 write_list(out / "annotations.json", (line.strip() for line in lines))
         write_text(out / "README.md", card)
         self._annotations.unlink()
+
+
+def forget_lost(out: Path) -> list[str]:
+    """Take the episodes whose shard is gone or damaged out of `out`'s list; the names of these shards.
+
+    The card goes, too: it counts them. The collection then continues, and plays these games again, as after a crash.
+    """
+    path = out / "episodes.jsonl"
+    lines = whole_lines(path.read_bytes()).splitlines(keepends=True) if path.is_file() else []
+    lost: dict[int, str] = {}  # by the number of the line
+    for number, episode in enumerate(parse_episodes(b"".join(lines), path)[0]):
+        try:
+            if episode.shard:
+                open_shard(out / episode.shard)
+        except ShardError:
+            lost[number] = episode.shard
+    if lost:
+        (out / "README.md").unlink(missing_ok=True)
+        write_bytes(path, b"".join(line for number, line in enumerate(lines) if number not in lost))
+        for name in lost.values():
+            (out / name).unlink(missing_ok=True)
+    return [*lost.values()]
 
 
 def parse_episodes(lines: bytes, path: Path) -> tuple[list[Collected], int]:

@@ -54,8 +54,6 @@ class LocalExecutor(ParallelExecutor[LocalHandle]):
     started: what they play must be defined in a module.
     """
 
-    name = "local"
-
     def __init__(self, **options: Any) -> None:
         """`options` are those of `ParallelExecutor`."""
         super().__init__(**options)
