@@ -14,7 +14,7 @@ def now() -> str:
     return datetime.now().strftime("%Y%m%d%H%M")[:-1]
 
 
-def is_url(url_or_filename: str) -> bool:
+def is_url(url_or_filename: object) -> bool:
     """Whether it names a file on the web."""
     return urlsplit(str(url_or_filename)).scheme in ("http", "https")
 
