@@ -60,6 +60,7 @@ from xrl_alignment.play.evaluation.protocols import (
     BY_GAME,
     BY_SLOT,
     FIRST_TRIAL,
+    check_options,
     check_rules,
     options_of,
     own_games,
@@ -99,6 +100,7 @@ def settings(arguments: argparse.Namespace) -> tuple[EvaluateConfig, str]:
     if not arguments.protocol:
         config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
         return config, recognised(config)
+    check_options(arguments.protocol, arguments.options)
     laid_over = [*options_of(arguments.protocol), *arguments.options]
     config = load_config(EvaluateConfig, arguments.cfg_path, laid_over)
     check_rules(arguments.protocol, config, arguments.options)

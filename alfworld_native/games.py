@@ -17,6 +17,7 @@ import json
 import os
 import random
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
 
 from alfworld_native.base import Game
@@ -60,8 +61,8 @@ def find_games(
     "movable receptacle" and "sliced" games are left out, as ALFWorld itself does. Raises `EnvironmentFault` if there
     are no games, saying where it looked and how to get them, or if `num` is negative.
     """
-    if num is not None and num < 0:
-        raise EnvironmentFault(f"number of games must be 0 (all) or more, got {num}")
+    if num is not None and (not isinstance(num, Integral) or num < 0):
+        raise EnvironmentFault(f"number of games must be 0 (all) or a whole number above, got {num!r:.60}")
     folder = data_root(data) / RELEASE / split
     ids = _scan_cached(folder) if folder.is_dir() else []
     if not ids:

@@ -260,6 +260,7 @@ def test_emma_12_counts_by_slot_and_by_game(program, tmp_path):
     ("protocol", "options", "reason"),
     [
         ("emma-12", ["run.num_trials=3"], "--options run.num_trials=3 contradicts --protocol emma-12"),
+        ("emma-12", ["run.num_trials=1"], "--options run.num_trials=1 contradicts --protocol emma-12"),
         ("verl-agent", ["expert.decode=free"], "expert.decode=free contradicts --protocol verl-agent"),
         ("emma", [], "did you mean 'emma-12'?"),
     ],

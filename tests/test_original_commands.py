@@ -25,7 +25,7 @@ import dagger_server
 import evaluate
 import train
 from lavis.common.paths import REPO_ROOT
-from lavis.common.program import parse_args, run_program
+from lavis.common.program import run_program
 from policy_server import qwen_policy_server
 from split_inference import alfworld_server, alfworld_vllm_client, run_split_inference
 from xrl_alignment.lab.doctor.__main__ import main as doctor
@@ -118,8 +118,7 @@ def thor(_: list[str]) -> None:
 
 def policy_settings(words: Sequence[str]) -> dict[str, object]:
     """The policy server's settings as the command line gives them."""
-    arguments = parse_args("", qwen_policy_server.add_arguments, list(words), cfg_required=False)
-    settings = qwen_policy_server.read_settings(arguments)
+    settings = qwen_policy_server.read_command_line(list(words))
     return {"model": settings.model.path, "host": settings.server.host, "port": settings.server.port}
 
 

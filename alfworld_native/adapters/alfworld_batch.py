@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -103,7 +104,9 @@ class AlfworldBatch:
         self._lock = threading.Lock()
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Begin the order of the games anew, shuffled by `seed`."""
+        """Begin the order of the games anew, shuffled by `seed`; EnvironmentFault for one that numpy cannot take."""
+        if seed is not None and not (isinstance(seed, Integral) and 0 <= seed < 1 << 32):
+            raise EnvironmentFault(f"seed is {seed!r:.60}; give a whole number from 0 to 2**32 - 1")
         self._order = _Shuffled(self.gamefiles, seed)
         return [seed]
 

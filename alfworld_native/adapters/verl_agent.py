@@ -51,6 +51,8 @@ def build_alfworld_envs(
     for name in options:
         if name not in _OPTIONS:
             raise ConfigError(f"env_kwargs: {unknown('option', name, _OPTIONS)}")
+    if not isinstance(options.get("expert_plan", False), bool):
+        raise ConfigError(f"env_kwargs: expert_plan is {options['expert_plan']!r:.60}; give True or False")
     check_count("env_num", env_num)
     check_count("group_n", group_n)
     config = _read_config(alf_config_path)

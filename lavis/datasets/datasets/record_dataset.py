@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from lavis.datasets.datasets.base_dataset import BaseDataset, Draw
 from lavis.datasets.records import BadSampleError, Record, Source
 from lavis.processors import BaseProcessor
@@ -83,5 +85,7 @@ class RecordDataset(BaseDataset):
         generator = getattr(self.vis_processor, "random", None)
         if isinstance(generator, random.Random):
             generator.seed(f"{self.seed} {epoch} {index}")
-        image = self.vis_processor(record.image)
-        return (*map(self.vis_processor, record.earlier), image) if record.earlier else image
+        images = [self.vis_processor(image) for image in (record.image, *record.earlier)]
+        # Of a processor that changes nothing these are views into a file, which torch warns of.
+        image, *earlier = [each.copy() if isinstance(each, np.ndarray) else each for each in images]
+        return (*earlier, image) if earlier else image

@@ -108,6 +108,10 @@ def test_verl_agents_own_ray_workers_hold_our_environments(config, path):
 def test_what_cannot_be_played_is_told_in_one_line(path, tmp_path):
     with pytest.raises(EnvironmentFault, match="env_num is 0"):
         build_alfworld_envs(path, 0, 0, 1, {})
+    with pytest.raises(EnvironmentFault, match="seed is -1; give a whole number from 0"):
+        build_alfworld_envs(path, -1, 1, 1, {})
+    with pytest.raises(ConfigError, match="expert_plan is 'false'; give True or False"):
+        build_alfworld_envs(path, 0, 1, 1, {}, False, {"expert_plan": "false"})
     with pytest.raises(ConfigError, match="env_kwargs: unknown option 'eval_data': did you mean 'eval_dataset'"):
         build_alfworld_envs(path, 0, 1, 1, {}, False, {"eval_data": "eval_in_distribution"})
     with pytest.raises(MissingFileError, match="absent.yaml does not exist"):

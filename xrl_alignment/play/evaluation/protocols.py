@@ -13,7 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from alfworld_native.household.levels import horizon
+from lavis.common.config import read_option
 from lavis.common.errors import ConfigError, unknown
 from xrl_alignment.settings.schema import EvaluateConfig
 
@@ -204,15 +207,31 @@ def options_of(name: str) -> list[str]:
     return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
 
 
+def check_options(name: str, options: Iterable[str]) -> None:
+    """ConfigError for an option that is another value than the protocol's, before the rest is read.
+
+    Together with the protocol's other rules it may also make no sense (`run.num_trials=1` beside `run.moving_slots`).
+    """
+    rules = protocol(name).rules
+    for option in options:
+        key = option.partition("=")[0]
+        if key in rules and key != "run.max_steps" and OmegaConf.select(read_option(option), key) != rules[key]:
+            raise _contradiction(name, option, key)
+
+
+def _contradiction(name: str, option: str, key: str) -> ConfigError:
+    return ConfigError(
+        f"--options {option} contradicts --protocol {name}, which has {key}={protocol(name).rules[key]}: leave one of "
+        "them out (docs/scores.md lists the protocols)"
+    )
+
+
 def check_rules(name: str, config: EvaluateConfig, options: Iterable[str]) -> None:
     """ConfigError if `config`, read with the user's `options` over those of the protocol, breaks one of its rules."""
     for key, value in protocol(name).rules.items():
         if _rule(key, config) != (value or horizon(config.environment.split) if key == "run.max_steps" else value):
             given = next((option for option in options if option.startswith(f"{key}=")), key)
-            raise ConfigError(
-                f"--options {given} contradicts --protocol {name}, which has {key}={value}: leave one of them out "
-                "(docs/scores.md lists the protocols)"
-            )
+            raise _contradiction(name, given, key)
 
 
 def recognised(config: EvaluateConfig) -> str:
