@@ -221,8 +221,9 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
             )
             llm = AutoModelForCausalLM.from_config(config).to(torch_dtype)
         fast_llm.autocast_rotary(llm)
-    # Models with attention of their own (BLOOM, CodeGen) would get no causal mask under another name.
-    if llm._supports_attention_backend:
+    # Models with attention of their own (BLOOM, CodeGen) would get no causal mask under another name; those that
+    # Transformers runs without `sdpa` (Gemma 2) need what neither it nor ours computes, such as capped scores.
+    if llm._supports_attention_backend and llm.config._attn_implementation == "sdpa":
         llm.set_attn_implementation(fast_llm.ATTENTION)
     # The tokenizer may add [PAD] behind the vocabulary. Pads are masked, so its embedding needs no good beginning.
     if llm.config.vocab_size < rows:
