@@ -155,9 +155,11 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
     With `own_keys` the section may hold more (`foreign_keys`): a task of a third party reads them.
     """
     # `run.job_id=` on the command line is no text in yaml, but none.
-    texts = {item.name: "" for item in fields(RunSettings) if item.type == "str" and run.get(item.name, "") is None}
-    run, foreign = run.copy(), foreign_keys(run)
-    run.update(texts)
+    run = run.copy()
+    for item in fields(RunSettings):
+        if item.default == "" and run.get(item.name, "") is None:
+            run[item.name] = ""
+    foreign = foreign_keys(run)
     if own_keys:
         run = OmegaConf.masked_copy(run, [str(key) for key in run if str(key) not in foreign])
     elif foreign:

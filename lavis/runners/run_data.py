@@ -129,7 +129,7 @@ class RunData:
             "num_workers": number,
             # A queue's time limit signals all processes of a job. The workers must outlive it: the run's own process
             # finishes its batch and writes a checkpoint.
-            "worker_init_fn": _ignore_sigterm,
+            "worker_init_fn": _ignore_first_sigterm,
             # Since Python 3.14 the default is to send them the data set, and with its check of labels the whole model.
             "multiprocessing_context": "fork" if number else None,
             # A generator of its own: from torch's it would draw once when it is made, and a resumed run makes one more.
@@ -187,5 +187,6 @@ class RunData:
         return places
 
 
-def _ignore_sigterm(worker: int) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _ignore_first_sigterm(worker: int) -> None:
+    # The second one is torch's or Python's own, for a worker that hangs at the end of the program.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(signal.SIGTERM, signal.SIG_DFL))

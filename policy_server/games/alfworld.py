@@ -50,7 +50,7 @@ def parse(text: str, commands: Sequence[str]) -> ParsedAction:
         command, notes = FALLBACK, [f"no command found in the model's answer: {FALLBACK}"]
     elif commands:
         # Compared in the canonical form, answered in the client's own.
-        known = {canonical(name): name for name in commands}
+        known = {canonical(normalise(name)): name for name in commands}
         chosen = known.get(ground(command, list(known)), FALLBACK)
         if command not in known:
             notes = [f"{command[:80]!r} is not possible now: {chosen}"]

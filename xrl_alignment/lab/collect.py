@@ -75,7 +75,7 @@ def collect(
         remove_temporaries(out)
         _claim(plan, out)
         if plan.format == "shards" and (lost := forget_lost(out)):
-            print(f"{len(lost)} shards are gone or damaged ({lost[0]}, …): their games are played again", flush=True)
+            print(f"{len(lost)} shards are gone or cut short ({lost[0]}, …): their games are played again", flush=True)
         # The card is written last, and then the list of entries is no longer needed: nothing is left to do.
         if (out / "README.md").is_file() and not (out / ".annotations.jsonl").is_file():
             path = out / "episodes.jsonl"

@@ -308,7 +308,8 @@ def run_pipeline(
             try:
                 directories.append(run_phase(cfg_path, [*options, *handed], resume=resumed, begun=begun, phase=name))
             except KeyboardInterrupt as stop:
-                if running and not str(stop):
+                # Without its settings there is nothing to continue: the server has not yet begun.
+                if running and (running[-1] / "config.yaml").is_file():
                     raise KeyboardInterrupt(f"go on with the same command and --resume {running[-1]}") from stop
                 raise
             print(f"phase {number} is done: {directories[-1]}", flush=True)

@@ -11,13 +11,11 @@ import copy
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import nn
 from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError, FileError, MissingExtraError
@@ -40,6 +38,9 @@ def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: 
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.lora import Linear
+
+        from lavis.models.blip2_models.adapted_linear import AdaptedLinear
     except ImportError as error:
         raise MissingExtraError("model.lora_rank needs peft: pip install -e '.[lora]'") from error
     linear = {name.rsplit(".", 1)[-1] for name, module in llm.named_modules() if isinstance(module, nn.Linear)}
@@ -51,60 +52,13 @@ def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: 
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))
     inject_adapter_in_model(config, llm)
     _order_sets(config)
-    for layer in filter(_is_adapted, llm.modules()):
-        layer.forward = MethodType(_adapted, layer)
+    for layer in llm.modules():
+        if type(layer) is Linear:
+            layer.__class__ = AdaptedLinear  # the same layer with another forward pass
     for name, parameter in llm.named_parameters():
         if is_adapter(name):
             # bfloat16 has 8 bits: most updates change a weight by less than it can tell, and would be lost.
             parameter.data = parameter.data.float()
-
-
-def _adapted(layer: Any, x: Tensor) -> Tensor:
-    """The forward pass of an adapted layer: in one result under autocast on a CPU, else peft's own."""
-    base, active = layer.base_layer, layer.active_adapters
-    if (
-        x.device.type != "cpu"
-        or not torch.is_autocast_enabled("cpu")
-        or layer.merged
-        or layer.disable_adapters
-        or len(active) != 1
-        or base.bias is not None
-        or (layer.training and layer.lora_dropout[active[0]].p)
-    ):
-        return type(layer).forward(layer, x)
-    weights = (matrices[active[0]].weight for matrices in (layer.lora_A, layer.lora_B))
-    return _InOneResult.apply(x, base.weight, *weights, layer.scaling[active[0]])
-
-
-class _InOneResult(torch.autograd.Function):
-    """W x + s B A x of a frozen matrix W and its adapter A, B (Hu et al. 2021, eq. 3), in autocast's dtype.
-
-    peft computes and adds results of the whole width, with a copy for each of their types. A step of SmolLM2-135M on
-    2,250 tokens needs 4.7 instead of 5.9 GiB this way, to the same bits of the loss (torch 2.13, peft 0.21, one core of
-    an EPYC with AVX-512).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, frozen: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-        """`x` (…, in), `frozen` (out, in), `a` (rank, in), `b` (out, rank); (…, out)."""
-        dtype = torch.get_autocast_dtype("cpu")
-        flat, frozen, a, b = (matrix.to(dtype) for matrix in (x.flatten(0, -2), frozen, a, b))
-        thin = flat @ a.t()
-        ctx.save_for_backward(flat, frozen, a, b, thin)
-        ctx.scaling, ctx.of = scaling, (x.shape, x.dtype)
-        return (flat @ frozen.t()).addmm_(thin, b.t(), alpha=scaling).unflatten(0, x.shape[:-1])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor, None]:
-        """dB = s dy (A x)^T, dA = s B^T dy x^T, dx = W^T dy + s A^T B^T dy; those of A and B in float32."""
-        flat, frozen, a, b, thin = ctx.saved_tensors
-        gradient = gradient.flatten(0, -2)
-        of_thin = (gradient @ b).mul_(ctx.scaling)
-        of_b = (gradient.t() @ thin).mul_(ctx.scaling)
-        shape, dtype = ctx.of
-        of_x = (gradient @ frozen).addmm_(of_thin, a).view(shape).to(dtype) if ctx.needs_input_grad[0] else None
-        return of_x, None, (of_thin.t() @ flat).float(), of_b.float(), None
 
 
 def peft_model(model: PreTrainedModel, config: LoraConfig) -> PeftModel | PeftMixedModel:

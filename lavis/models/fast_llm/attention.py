@@ -54,7 +54,8 @@ def cpu_attention(
     if query.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         # Rotary embedding returns float32; autocast would cast the fused kernel's inputs, so this casts them too.
         query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
-    if dropout or not plain_is_faster(query):
+    per_head = attention_mask is not None and attention_mask.shape[1] > 1
+    if dropout or not plain_is_faster(query) or per_head or value.shape[-1] != query.shape[-1]:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

@@ -36,6 +36,10 @@ def test_what_is_not_possible_becomes_look_with_the_reason():
     assert "is not possible now: look" in reading.reasoning
 
 
+def test_commands_with_capitals():
+    assert parse("go to cabinet 2", ["Go To Cabinet 2"]).action == {"command": "Go To Cabinet 2"}
+
+
 @pytest.mark.parametrize("text", ["go to cabinet 9", "move mug 2 to cabinet 1", "take mug 1 from cabinet 1"])
 def test_another_object_is_no_misspelling(text):
     assert parse(text, POSSIBLE).action == {"command": FALLBACK}

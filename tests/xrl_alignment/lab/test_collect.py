@@ -21,7 +21,7 @@ from alfworld_native.reuse import ReusedEnvironments
 from benchmarks._endpoint import FakeEndpoint
 from lavis.common.errors import ConfigError, EmacError, FileError, MissingFileError
 from lavis.datasets.annotations import AnnotationFile
-from lavis.datasets.shards import ShardFolder, open_shard
+from lavis.datasets.shards import ShardError, ShardFolder, open_shard
 from xrl_alignment.agents.experts import Label
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.lab import collect as module
@@ -232,7 +232,9 @@ def test_goes_on_after_an_interruption(games: list[Game], tmp_path: Path, monkey
     assert len(collect(plan, games, tmp_path / "cut")) == 4
 
 
-def test_lost_and_damaged_shards_are_collected_again(games: list[Game], tmp_path: Path, capsys) -> None:
+def test_lost_and_damaged_shards_are_collected_again(
+    games: list[Game], tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = Plan()
     whole = collect(plan, games, tmp_path)
     shards = sorted(tmp_path.glob("*.h5"))
@@ -241,12 +243,18 @@ def test_lost_and_damaged_shards_are_collected_again(games: list[Game], tmp_path
     os.truncate(shards[2], 5000)
     again = collect(plan, games, tmp_path)
     assert (
-        f"2 shards are gone or damaged ({shards[0].name}, …): their games are played again" in capsys.readouterr().out
+        f"2 shards are gone or cut short ({shards[0].name}, …): their games are played again" in capsys.readouterr().out
     )
     assert [path.read_bytes() for path in shards] == before
     assert [(one.env, one.stored) for one in again] == [(one.env, one.stored) for one in whole]
     assert (tmp_path / "README.md").read_text() == card_before
     assert len((tmp_path / "episodes.jsonl").read_text().splitlines()) == len(games)
+    with monkeypatch.context() as newer:
+        newer.setattr("lavis.datasets.shards.VERSION", 99)
+        os.utime(shards[0])
+        with pytest.raises(ShardError, match="cannot be read, only 99"):
+            collect(plan, games, tmp_path)
+    assert [path.read_bytes() for path in shards] == before
 
 
 def test_annotations_survive_an_end_before_the_card_is_written(games: list[Game], tmp_path: Path) -> None:

@@ -107,9 +107,10 @@ class CollectionJournal:
 
 
 def forget_lost(out: Path) -> list[str]:
-    """Take the episodes whose shard is gone or damaged out of `out`'s list; the names of these shards.
+    """Take the episodes whose shard is gone or cut short out of `out`'s list; the names of these shards.
 
     The card goes, too: it counts them. The collection then continues, and plays these games again, as after a crash.
+    Raises ShardError for one that is there and cannot be read: a disk may fail for a moment.
     """
     path = out / "episodes.jsonl"
     lines = whole_lines(path.read_bytes()).splitlines(keepends=True) if path.is_file() else []
@@ -118,13 +119,15 @@ def forget_lost(out: Path) -> list[str]:
         try:
             if episode.shard:
                 open_shard(out / episode.shard)
-        except ShardError:
+        except ShardError as error:
+            if not isinstance(error.__cause__, (FileNotFoundError, ValueError)):
+                raise
             lost[number] = episode.shard
     if lost:
         (out / "README.md").unlink(missing_ok=True)
-        write_bytes(path, b"".join(line for number, line in enumerate(lines) if number not in lost))
-        for name in lost.values():
+        for name in lost.values():  # before the list: no damaged file may be there that nothing names
             (out / name).unlink(missing_ok=True)
+        write_bytes(path, b"".join(line for number, line in enumerate(lines) if number not in lost))
     return [*lost.values()]
 
 

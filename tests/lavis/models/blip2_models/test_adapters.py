@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,16 @@ class TestLora:
             without = layer(x)
             layer.enable_adapters(True)
             assert torch.equal(without, layer.base_layer(x)) and not torch.equal(without, layer(x))
+        copied = pickle.loads(pickle.dumps(layer))  # noqa: S301  (its own bytes)
+        assert torch.equal(copied(x), layer(x))
+
+    def test_dropout_drops_under_autocast_and_nothing_without_it(self, build: Build, samples: dict) -> None:
+        for dropout in (0.5, 0.0):
+            model = stirred(build(**LORA, lora_dropout=dropout, amp="bfloat16")).train()
+            losses = {model(samples)["loss"].item() for _ in range(3)}
+            assert (len(losses) > 1) == (dropout > 0)
+        model.llm_model.train()  # peft has no dropout of share 0
+        assert model(samples)["loss"].isfinite()
 
     def test_adapters_and_projection_move_and_nothing_else(self, build: Build, samples: dict) -> None:
         model = stirred(build(**LORA, lora_dropout=0.5))

@@ -54,6 +54,15 @@ def test_equals_pytorch(
         assert (a.float() - b.float()).norm() < 0.02 * b.float().norm()
 
 
+@pytest.mark.parametrize("width", [8, 16])
+def test_masks_of_heads_and_values_of_another_width_go_to_pytorch(width: int) -> None:
+    query, value = torch.randn(2, 4, 6, 8).bfloat16(), torch.randn(2, 4, 6, width).bfloat16()
+    mask = torch.ones(1, 4, 6, 6, dtype=torch.bool).tril() if width == 8 else None
+    got, _ = attention.cpu_attention(Causal(), query, query, value, mask)
+    want = F.scaled_dot_product_attention(query, query, value, mask, is_causal=mask is None).transpose(1, 2)
+    assert torch.equal(got, want)
+
+
 def test_float32_goes_to_pytorch() -> None:
     query = torch.randn(2, 4, 6, 8)
     got, _ = attention.cpu_attention(Causal(), query, query, query, None)
