@@ -114,6 +114,7 @@ def _write_images(file: h5py.File, images: Sequence[np.ndarray]) -> None:
     # A chunk for each image, so that one image is one piece of the file.
     properties = h5p.create(h5p.DATASET_CREATE)
     properties.set_chunk((1, *shape))
+    properties.set_obj_track_times(False)  # the same steps are the same bytes, whenever they are written
     properties.set_filter(_LZ4_FILTER, h5z.FLAG_OPTIONAL, (0,))
     space = h5s.create_simple((len(images), *shape))
     dataset = h5d.create(file.id, IMAGE.encode(), h5t.NATIVE_UINT8, space, properties)

@@ -90,6 +90,11 @@ def test_other_programs_can_read_the_texts_and_find_a_registered_filter(shard_fo
     assert lz4.block.decompress(chunk[16:], uncompressed_size=block) == bytes([5]) * whole
 
 
+def test_the_same_steps_are_the_same_bytes_at_any_time(shard_folder: Path) -> None:
+    with h5py.File(shard_folder / NAME) as file:  # HDF5 would write down the second in which a field was made
+        assert {name for name in file if file[name].id.get_create_plist().get_obj_track_times()} == set()
+
+
 def test_a_shard_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "round000_env0000_steps001.h5"
     for text in ("first", "a longer second"):
