@@ -35,7 +35,7 @@ from alfworld_native.drawing.view import SCALE, DrawnSolid, RoomView
 from lavis.common.errors import ConfigError
 
 Extent = tuple[float, float, float, float]  # left, top, right, bottom
-SMALLEST = 32  # pixels
+SMALLEST, LARGEST = 32, 4096  # pixels
 AROUND = 4  # frames that show the whole room, a quarter turn apart
 _AROUND_DISTANCE = 5.0  # metres up to which labels reach in them
 BLANK_FRAME = np.zeros((224, 224, 3), np.uint8)  # what a model sees instead, to measure what it takes from images
@@ -87,9 +87,9 @@ def render_labelled(
 
 
 def check_size(size: int) -> None:
-    """ConfigError for a frame of `size` pixels that is too small to show anything."""
-    if not isinstance(size, Integral) or size < SMALLEST:
-        raise ConfigError(f"frame size is {size!r}; the smallest frame is {SMALLEST} pixels wide and high")
+    """ConfigError for a frame of `size` pixels that shows nothing, or takes 50 MB and more."""
+    if not isinstance(size, Integral) or not SMALLEST <= size <= LARGEST:
+        raise ConfigError(f"frame size is {size!r}; frames are {SMALLEST} to {LARGEST} pixels wide and high")
 
 
 def _frame(

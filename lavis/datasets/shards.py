@@ -317,13 +317,15 @@ class ShardFolder:
     """All shards of a folder as one sequence of records, in the order of their names.
 
     `blank_images` gives black images instead of the stored ones, and is the only way to read shards without images.
-    With `frames` above 1 a record has the images of the states before it, too. Raises MissingFileError for a folder
-    that is not there; it may be empty.
+    With `frames` above 1 a record has the images of the states before it, too. With `skip_bad` above 0 somebody who
+    reads leaves bad samples out, and `games` has none of shards that cannot be read. Raises MissingFileError for a
+    folder that is not there; it may be empty.
     """
 
     skipped: Sequence[str] = ()
 
-    def __init__(self, folder: Path | str, *, blank_images: bool = False, frames: int = 1) -> None:
+    def __init__(self, folder: Path | str, *, blank_images: bool = False, frames: int = 1, skip_bad: int = 0) -> None:
+        self.skip_bad = skip_bad
         self.folder = os.fspath(folder)
         self.frames = frames
         self.blank_images = blank_images
@@ -347,7 +349,14 @@ class ShardFolder:
 
     def games(self) -> set[str]:
         """The games of all shards."""
-        return {open_shard(os.path.join(self.folder, name)).game for name in self.names}
+        found = set()
+        for name in self.names:
+            try:
+                found.add(open_shard(os.path.join(self.folder, name)).game)
+            except ShardError:
+                if not self.skip_bad:
+                    raise
+        return found
 
     def read(self, index: int) -> Record:
         """One transition; BadSampleError names a shard that is damaged or has no images."""

@@ -52,7 +52,7 @@ def parse(text: str, commands: Sequence[str]) -> ParsedAction:
         # Compared in the canonical form, answered in the client's own.
         known = {canonical(normalise(name)): name for name in commands}
         chosen = known.get(ground(command, list(known)), FALLBACK)
-        if command not in known:
+        if command not in known and command != FALLBACK:
             notes = [f"{command[:80]!r} is not possible now: {chosen}"]
         command = chosen
     return ParsedAction({"command": command}, with_notes(text, notes), command)

@@ -123,6 +123,8 @@ def test_bad_input(games):
             ALFWorldEnv(games=games, max_steps=steps)
     with pytest.raises(EnvironmentFault, match=r"num_envs is 1\.5; give a whole number"):
         ALFWorldVectorEnv(1.5, games=games)
+    with pytest.raises(ConfigError, match="frame size is 100000; frames are 32 to 4096 pixels"):
+        ALFWorldEnv(games=games, image=True, image_size=100_000)
     with pytest.raises(ConfigError, match="frame size is 0"):
         ALFWorldEnv(games=games, image=True, image_size=0).reset()
     with pytest.raises(EnvironmentFault, match="render_mode 'ansi' is unknown"):

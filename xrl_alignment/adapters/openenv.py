@@ -38,6 +38,7 @@ except ModuleNotFoundError as error:
     raise missing_extra("openenv", error) from None
 
 
+RESET = ("seed", "episode_id", "game")  # what `reset` takes
 MAX_NAME = 512  # characters of a game's id that are compared with all others, to say what was meant
 
 
@@ -73,9 +74,11 @@ class HouseholdSession(OpenEnvironment):
         self._game = ""
 
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, game: str | None = None, **_: Any
+        self, seed: int | None = None, episode_id: str | None = None, game: str | None = None, **others: Any
     ) -> HouseholdObservation:
-        """Begin the game with the id `game`, else one drawn by `seed`, else the next."""
+        """Begin the game with the id `game`, else one drawn by `seed`, else the next; EnvironmentFault for `others`."""
+        if others:
+            raise EnvironmentFault(unknown("argument of reset", str(next(iter(others)))[:MAX_NAME], RESET))
         if not isinstance(game, str | None) or not isinstance(seed, int | None):
             raise EnvironmentFault("a game is named by its id, a text, and drawn by a seed, a whole number")
         if game is not None and game not in self._games:

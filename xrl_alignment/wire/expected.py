@@ -10,12 +10,16 @@ from alfworld_native.games import ids_hash
 from xrl_alignment.wire.messages import Hello
 
 # What a client shows of its games: settings of `environment`, and options of alfworld_client.py.
-_VIEW = ("name_by", "show_ids", "camera", "blank_frames", "other_frames", "image_severity", "text_noise")
+_VIEW = ("name_by", "show_ids", "camera", "blank_frames", "other_frames", "image_noise", "image_severity", "text_noise")
 
 
 def view_of(settings: Any) -> str:
-    """How games are shown, as `camera=front show_ids=True …`, by an `environment:` section or by a client's options."""
-    return " ".join(f"{name}={getattr(settings, name)}" for name in _VIEW)
+    """How games are shown, as `camera=front show_ids=True …`, by an `environment:` section or by a client's options.
+
+    The kind of the frames' noise is among it only if there is noise.
+    """
+    told = [name for name in _VIEW if name != "image_noise" or settings.image_severity]
+    return " ".join(f"{name}={getattr(settings, name)}" for name in told)
 
 
 @dataclass

@@ -64,7 +64,7 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
             raise ConfigError(f"datasets.alfworld_cap.blank_images: {blank!r} is neither true nor false")
         # `collect` fills a folder either way; only the LAVIS format has the annotation file.
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
-            return ShardFolder(storage, blank_images=blank)
+            return ShardFolder(storage, blank_images=blank, skip_bad=self.skip_bad)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage
         images = (self.config.build_info.get("images") or {}).get("storage") or path.parent
         root, allowed = Path(images).expanduser(), self.skip_bad

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -448,6 +449,20 @@ def test_bad_samples_are_replaced_whatever_the_split_is_called_that_is_trained_o
     (batch,) = runner.data.train_batches(stream, torch.device("cpu"))
     assert len(batch["instance_id"]) == 5 and len(batch["skipped"]) == 1
     runner.train()
+
+
+def test_the_samples_of_a_shard_that_was_cut_short_are_left_out(
+    make_runner, shard_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(shard_folder, tmp_path / "data")
+    cut = next((tmp_path / "data").glob("*_steps003.h5"))
+    os.truncate(cut, 1000)
+    storage = "datasets.alfworld_cap.build_info.annotations"
+    settings = {f"{storage}.{split}.storage": tmp_path / "data" for split in ("train", "val")}
+    settings |= {"run.batch_size_train": 2, "run.max_epoch": 1, "run.valid_splits": "[]"}
+    with pytest.raises(BadSampleError, match=f"{cut.name} cannot be read: it has no index"):
+        make_runner("none", **settings)
+    make_runner("three", **settings, **{"run.skip_bad_samples": 3}).train()
 
 
 def test_entries_left_out_at_opening_count_too(make_runner, annotation_folder: Path, tmp_path: Path) -> None:

@@ -36,6 +36,11 @@ def test_what_is_not_possible_becomes_look_with_the_reason():
     assert "is not possible now: look" in reading.reasoning
 
 
+def test_look_is_possible_even_if_it_is_not_listed():
+    reading = parse("look", POSSIBLE)
+    assert reading.action == {"command": FALLBACK} and "not possible" not in reading.reasoning
+
+
 def test_commands_with_capitals():
     assert parse("go to cabinet 2", ["Go To Cabinet 2"]).action == {"command": "Go To Cabinet 2"}
 

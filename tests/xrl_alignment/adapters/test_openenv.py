@@ -97,6 +97,8 @@ def test_games_by_seed_and_by_id(server):
         assert session.reset(game=drawn[0]).observation.game == drawn[0]
         with pytest.raises(RuntimeError, match="unknown game 'pick_nothing'"):
             session.reset(game="pick_nothing")
+        with pytest.raises(RuntimeError, match="unknown argument of reset 'sed': did you mean 'seed'"):
+            session.reset(sed=3)
 
 
 def post(port, path, body, **headers):

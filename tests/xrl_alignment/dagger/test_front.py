@@ -56,6 +56,10 @@ def test_a_client_that_shows_its_games_otherwise_is_refused():
     assert run.difference(replace(hello(), view=ours)) == run.difference(hello()) == ""  # an older client does not say
     said = run.difference(replace(hello(), view=theirs))
     assert "with name_by=type show_ids=False camera=close, this run's settings say name_by=number show_ids=True" in said
+    noisy = [view_of(EnvironmentConfig(image_noise=kind, image_severity=2)) for kind in ("gaussian", "dropped")]
+    said = expected(view=noisy[0]).difference(replace(hello(), view=noisy[1]))
+    assert "with image_noise=dropped, this run's settings say image_noise=gaussian" in said
+    assert "image_noise" not in ours  # without noise a client of before, which does not tell its kind, fits
     assert v2.decode(v2.encode(replace(hello(), view=theirs))).view == theirs and not v2.decode(v2.encode(hello())).view
 
 
