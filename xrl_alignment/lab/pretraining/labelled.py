@@ -78,6 +78,7 @@ class Job(NamedTuple):
     seed: str
     own: bool
     renamed: float | None = None  # how likely it has invented names; None: as `source` has it
+    may_be_untold: bool = True  # the image alone may tell what lies where, if the student plays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ class Pools:
     own_share: float = 0.0  # of the games that the student plays
     drills: int = 0
     renamed: float | None = None  # share of the games that have invented names; None: as each source has it
+    untold: bool = True  # whether in some of the games that the student plays the image alone tells what lies where
 
 
 def draw_jobs(folder: Path, pools: Pools, seed: str) -> list[Job]:
@@ -111,7 +113,7 @@ def draw_jobs(folder: Path, pools: Pools, seed: str) -> list[Job]:
             jobs.append(Job(game, level, f"{seed} {level} {i}", False, pools.renamed))
     draw.shuffle(jobs)
     own = round(pools.own_share * len(jobs))
-    return [job._replace(own=True) for job in jobs[:own]] + jobs[own:]
+    return [job._replace(own=True, may_be_untold=pools.untold) for job in jobs[:own]] + jobs[own:]
 
 
 def played(job: Job) -> Generator[Any, Any, Record]:
@@ -127,7 +129,8 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     renamed = draw.random() < share
     if renamed:
         environment = RenamedEnvironment(environment, invented_names(draw))
-    untold = job.own and not renamed and job.source in UNTOLD_SOURCES and draw.random() < UNTOLD_OWN
+    untold = job.own and job.may_be_untold and not renamed and job.source in UNTOLD_SOURCES
+    untold = untold and draw.random() < UNTOLD_OWN
     memories: list[str] = []
     if draw.random() < WITH_MEMORY:
         memories = yield from failed_attempt(environment, job.game, draw, tell_objects=not untold)

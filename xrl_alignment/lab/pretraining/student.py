@@ -74,7 +74,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--student-drives", type=float, default=0.0, help="share of games that the student plays (0)")
     parser.add_argument("--games", type=int, default=POOL, help=f"of a pool ({POOL})")
     parser.add_argument("--drills", type=int, default=DRILLS, help=f"exercises beside a pool ({DRILLS})")
-    untold = f"share of the games that give moments in which only the image tells what lies where ({UNTOLD})"
+    untold = f"share of the games that give moments in which only the image tells what lies where ({UNTOLD}); 0: none"
     parser.add_argument("--untold", type=float, default=UNTOLD, help=untold)
     invented = "share of the games that have invented names (0.5; 0.8 of renamed games, 0.25 of official ones)"
     parser.add_argument("--invented", type=float, metavar="SHARE", help=invented)
@@ -313,6 +313,7 @@ def main() -> None:
             own_share=arguments.student_drives,
             drills=arguments.drills,
             renamed=arguments.invented,
+            untold=arguments.untold > 0,  # 0: the student reads no frames
         )
         trainer.run(pools, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, batch_tokens=arguments.batch_tokens)
         if arguments.plot:

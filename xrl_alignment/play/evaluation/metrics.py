@@ -1,4 +1,4 @@
-"""Figures of evaluations: success in a single trial and mean steps over solved games, each by task type.
+"""Figures of evaluations: success in a single trial and mean steps over solved games, by task type and by level.
 
 Every success rate comes with Wilson's 95 % interval (Wilson 1927), so that a small number of games shows as a wide
 interval.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from alfworld_native.household.levels import LEVELS, level_of_game
 from xrl_alignment.common.intervals import wilson_interval
 
 
@@ -29,10 +30,19 @@ class EpisodeResult:
 
 
 def summarise(results: Sequence[EpisodeResult]) -> dict[str, Any]:
-    """Success, interval, mean steps over solved games, share of rejected actions; the same for every task type."""
+    """Success, interval, mean steps over solved games, share of rejected actions; the same for every task type.
+
+    Games of a mixture of levels have them for every level, too (`per_level`).
+    """
     summary = _figures(results)
     types = sorted({result.task_type for result in results})
     summary["per_task_type"] = {kind: _figures([r for r in results if r.task_type == kind]) for kind in types}
+    by_level: dict[str, list[EpisodeResult]] = {}
+    for result in results:
+        if level := level_of_game(result.game):
+            by_level.setdefault(level, []).append(result)
+    if by_level:
+        summary["per_level"] = {level: _figures(by_level[level]) for level in LEVELS if level in by_level}
     return summary
 
 
@@ -54,11 +64,12 @@ def _figures(results: Sequence[EpisodeResult]) -> dict[str, Any]:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """The summary as fixed-width text, one line a task type."""
+    """The summary as fixed-width text, a line for each task type, and for each level of a mixture."""
     lines = [
         f"{'task type':34} {'games':>6} {'solved':>7} {'success':>8} {'95 % interval':>15} {'steps':>6} {'rejected':>9}"
     ]
-    rows = [*summary["per_task_type"].items(), ("all", summary)]
+    levels = [(f"level {level}", row) for level, row in summary.get("per_level", {}).items()]
+    rows = [*summary["per_task_type"].items(), *levels, ("all", summary)]
     for name, row in rows:
         steps = f"{row['mean_steps']:.1f}" if row["mean_steps"] is not None else "-"
         interval = f"{row['interval'][0]:.2f} to {row['interval'][1]:.2f}"

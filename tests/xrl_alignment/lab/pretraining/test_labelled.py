@@ -102,6 +102,8 @@ def test_in_some_of_its_own_games_the_student_is_not_told_what_lies_where_but_se
     assert len(questions) == len(record.steps)
     for question in questions:
         assert not any("you see a" in heard for _, heard in question.steps) and (question.image != BLANK_FRAME).any()
+    question = next(played(Job(game, "standard", "s", True, may_be_untold=False)))
+    assert question is not None and (question.image == BLANK_FRAME).all()  # of a student that reads no frames
 
 
 def test_of_a_long_game_that_the_student_plays_the_explorer_may_play_the_first_steps(tmp_path):
