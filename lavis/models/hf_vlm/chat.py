@@ -3,6 +3,7 @@
     <user> [image …] room, task, memories, steps <assistant> ANSWER <end of turn>
     `----------------- the prompt -------------------------'`------ the answer --'
 
+With `image_last` the images stand behind the steps.
 What joins prompt and answer, and what ends an answer, is found out by writing a whole exchange through the template.
 Models without a template (InstructBLIP, PaliGemma) read image and text as their processor joins them.
 
@@ -26,6 +27,7 @@ from lavis.models.student import Question
 from lavis.processors.blip_processors import as_image
 
 Inputs = dict[str, Tensor]
+Part = dict[str, Any]  # of a message: {"type": "image"}, or {"type": "text", "text": …}
 FRAME = (300, 300)  # width and height of ALFWorld's frames, which a budget counts before any frame was read
 ALIGNED = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")  # (1, L) each, as far as there are any
 # Which tiles of which image a token reads, (1, L, images, tiles): of Llama 3.2 Vision, whose image is one token.
@@ -40,13 +42,20 @@ class Chat:
     """A model's processor and its chat template. `images`: how many frames a prompt has at most."""
 
     def __init__(
-        self, processor: ProcessorMixin, config: PretrainedConfig, *, images: int, longest: int, cuts: bool = True
+        self,
+        processor: ProcessorMixin,
+        config: PretrainedConfig,
+        *,
+        images: int,
+        longest: int,
+        cuts: bool = True,
+        image_last: bool = False,
     ) -> None:
         """`longest`: most tokens of a prompt; `cuts`: a longer one is cut, else refused.
 
-        ConfigError if the template has no place for an image.
+        ConfigError if the template has no place for an image, or with `image_last` none behind the text.
         """
-        self.cuts = cuts
+        self.cuts, self.image_last = cuts, image_last
         self.processor: Any = processor
         self.tokenizer: Any = processor.tokenizer
         self.images, self.longest = images, longest
@@ -155,6 +164,10 @@ class Chat:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text.strip()
 
+    def arranged(self, images: Sequence[Part], text: Part) -> list[Part]:
+        """A user turn's parts in the order that the model reads."""
+        return [text, *images] if self.image_last else [*images, text]
+
     def _write(self, text: str, images: int, answer: str | None = None) -> str:
         """The exchange as one text: the images, the user's text, and the answer or the place where it begins."""
         if not self.has_template:
@@ -164,7 +177,7 @@ class Chat:
             own, inherited = (getattr(kind, "replace_image_token", None) for kind in kinds)
             before = "" if own is inherited else self.image_token * images
             return before + text + ("" if answer is None else " " + answer)
-        content = [*[{"type": "image"}] * images, {"type": "text", "text": text}]
+        content = self.arranged([{"type": "image"}] * images, {"type": "text", "text": text})
         messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
         if answer is not None:
             messages.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
@@ -198,12 +211,19 @@ class Chat:
         """What joins prompt and answer, the token that ends an answer, and the prompt's last characters."""
         asked = self._write("x", self.images)
         if not self.has_template:
+            if self.image_last:
+                raise ConfigError("model.image_last: a model without chat template reads its images before the text")
             return "", self._eos(), ""
         begin_of_image = getattr(self.processor, "boi_token", None)  # what Gemma's template writes for an image
         if self.image_token not in asked and not (begin_of_image and begin_of_image in asked):
             raise ConfigError(
                 "model.path: the chat template has no place for an image: take the model's own chat_template.jinja"
             )
+        # Some templates write all images of a turn first.
+        if self.image_last and (probed := self._write(_PROBE, self.images)).find(_PROBE) > max(
+            probed.find(mark) for mark in (self.image_token, begin_of_image) if mark
+        ):
+            raise ConfigError("model.image_last: the model's chat template writes a turn's images before its text")
         # The same exchange with an answer: what stands between the prompt and it, and what follows it, is the
         # template's.
         whole = self._write("x", self.images, _PROBE)

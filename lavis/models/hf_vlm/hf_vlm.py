@@ -123,7 +123,12 @@ class HfVlm(StudentModel):
         config = loading.load_config(path)
         processor = loading.load_processor(path, config)
         chat = Chat(
-            processor, config, images=options["images"], longest=options["max_txt_len"], cuts=options["cut_prompts"]
+            processor,
+            config,
+            images=options["images"],
+            longest=options["max_txt_len"],
+            cuts=options["cut_prompts"],
+            image_last=options["image_last"],
         )
         vlm, sources = loading.load_model(path, config, options)
         check_image_tokens(vlm, chat, path)
@@ -322,6 +327,7 @@ class HfVlm(StudentModel):
             with self.as_reference():  # says that there is none
                 pass
         how = f"{self.chat.longest} {self.max_output_txt_len} {self.avg_log_probs} {self.chat.images}"
+        how += " image_last" * self.chat.image_last
         return f"{weights.digest(self.base_hash(), self._reference or {}, whole=self._reference or {})} {how}"
 
     # ---- sizes of texts ---------------------------------------------------------------------------------------------

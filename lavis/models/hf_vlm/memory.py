@@ -86,6 +86,7 @@ def skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> _Traced:
         config,
         images=options["images"],
         longest=options["max_txt_len"],
+        image_last=options["image_last"],
     )
     dtype = getattr(torch, options["dtype"])
     quantised = options["quantization"] != "none"

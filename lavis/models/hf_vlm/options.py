@@ -39,6 +39,11 @@ class HfVlmKeys(Section, section="model"):
     # The frozen model, and the formats of its numbers.
     path: str = setting("", "the model: a folder, or a hub id")
     images: int = setting(1, "frames in a prompt: the current one, and earlier ones if there are", at_least(1))
+    image_last: bool = setting(
+        False,
+        "frames stand behind the text, so that a prompt begins as the one of the step before: a server that keeps what "
+        "prompts begin with (vLLM) reads only what is new",
+    )
     dtype: str = setting(
         "float32",
         "number format of the frozen weights; adapters train in float32. On a CPU everything is float32",

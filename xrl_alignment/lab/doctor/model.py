@@ -74,7 +74,8 @@ def check_hub_model(given: Mapping[str, Any]) -> Iterator[Finding]:
         options = checked_options(given)
         config = load_config(options["path"])
         processor = load_processor(options["path"], config)
-        Chat(processor, config, images=options["images"], longest=options["max_txt_len"])
+        sizes = {"images": options["images"], "longest": options["max_txt_len"]}
+        Chat(processor, config, **sizes, image_last=options["image_last"])
     except EmacError as error:
         yield Finding("fail", "model hf_vlm", str(error), "correct the settings")
         return

@@ -71,6 +71,23 @@ def test_the_end_of_thoughts_is_no_part_of_an_answer(template: str, joint: str, 
     assert chat.switches == ({} if joint else {"enable_thinking": False})
 
 
+# As LLaVA's own: all images of a turn, then its texts.
+IMAGES_FIRST = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% for part in message['content'] if part['type'] == 'image' %}<|image_pad|>{% endfor %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_template_that_writes_images_first_has_none_behind_the_text(build: Callable[..., HfVlm]) -> None:
+    processor, config = build().chat.processor, build().base.config
+    processor.chat_template = IMAGES_FIRST
+    assert Chat(processor, config, images=1, longest=512)
+    with pytest.raises(ConfigError, match="image_last: the model's chat template writes a turn's images before its"):
+        Chat(processor, config, images=1, longest=512, image_last=True)
+
+
 def test_labels_are_counted_as_they_are_learned(build: Callable[..., HfVlm]) -> None:
     model = build()
     model.chat.processor.chat_template = THINKING

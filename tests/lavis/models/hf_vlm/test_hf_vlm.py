@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -334,6 +335,30 @@ def test_several_images_each_have_a_place(build: Build) -> None:
         torch.testing.assert_close(model.answer_logps([question], [["look"]])[0], logp, rtol=0, atol=1e-5)
     with pytest.raises(ConfigError, match="set model.images=3"):
         model.answer_logps([Question("x", (frame(0),) * 3)], [["look"]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_may_stand_behind_the_text(family: str, build: Build, questions: list[Question]) -> None:
+    if family in ("paligemma", "instructblip", "blip2"):
+        with pytest.raises(ConfigError, match="image_last: a model without chat template reads its images before"):
+            build(family, image_last=True)
+        return
+    model = wake(build(family, image_last=True)).eval()
+    now, then = (
+        model.chat.read(Question(prompt, (frame(n),)))["input_ids"][0].tolist()
+        for n, prompt in enumerate((PROMPTS[0], f"{PROMPTS[0]}look\nNothing happens.\n> "))
+    )
+    shared = len(os.path.commonprefix([now, then]))
+    # What comes next begins as what was read, but for the cue and the images.
+    assert "put a mug on it" in model.chat.tokenizer.decode(now[:shared]) and model.chat.image_id not in now[:shared]
+    assert model.chat.image_id in now[shared:] and model.chat.image_id in then[shared:]
+    together = model.write(questions, num_beams=1, max_length=10)
+    assert together == [model.write([question], num_beams=1, max_length=10)[0] for question in questions]
+    scores = model.score(questions, [["look", "go to desk 1"]] * 3)
+    logps = model.answer_logps(questions, [["look", "go to desk 1"]] * 3, mean=False)
+    torch.testing.assert_close(torch.tensor(scores), logps, rtol=0, atol=1e-4)
+    assert model.has_reference or model.set_reference() is None
+    assert model.reference_hash().endswith(" image_last")
 
 
 def test_a_games_words_neither_end_a_turn_nor_count_as_images(build: Build) -> None:

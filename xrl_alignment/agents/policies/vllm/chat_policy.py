@@ -102,13 +102,13 @@ class _ChatCheck(ModelCheck):
 def content_of(model: HfVlm, question: Question) -> Content:
     """The question as the content of a user turn in OpenAI's form."""
     images, text = model.chat.turn(question)
-    content: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []
     for image in images:
         file = io.BytesIO()
         image.save(file, "png", compress_level=1)  # without loss, and fast
         data = base64.b64encode(file.getvalue()).decode("ascii")
-        content.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}})
-    return [*content, {"type": "text", "text": text}]
+        pictures.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}})
+    return model.chat.arranged(pictures, {"type": "text", "text": text})
 
 
 def _switches(model: HfVlm) -> dict[str, Any]:

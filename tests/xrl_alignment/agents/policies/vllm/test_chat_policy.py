@@ -115,11 +115,11 @@ def follows(policy, model, processor, batch) -> bool:
     return seen[0] != seen[-1]
 
 
-@pytest.mark.parametrize("images", [1, 2])
-def test_it_answers_as_the_policy_in_this_process_while_its_adapters_learn(folder, images, monkeypatch):
+@pytest.mark.parametrize(("images", "last"), [(1, False), (2, True)])
+def test_it_answers_as_the_policy_in_this_process_while_its_adapters_learn(folder, images, last, monkeypatch):
     # The engine computes in float32. A policy in this process would compute in bfloat16 if the CPU multiplies it.
     monkeypatch.setattr(devices, "cpu_multiplies_bfloat16", lambda: False)
-    model, processor = student_of(folder, images=images)
+    model, processor = student_of(folder, images=images, image_last=last)
     engine = SmallChatEngine(folder)
     batch = [item._replace(earlier=[255 - item.image] * (i % images)) for i, item in enumerate(inputs(4))]
     batch[0] = batch[0]._replace(prompt=batch[0].prompt + f"<|im_end|> {model.chat.image_token} > ")  # a game's words
