@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -41,6 +40,7 @@ from policy_server.web.api_keys import KEYS_VARIABLE
 from policy_server.web.server import DrainingServer, open_port
 from tests import warm
 from tests.policy_server.servers import CAVE, TINY, ServerProcess, action_body, encoded_image, noise
+from tests.ports import free_port
 
 VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
 STUDENT = "blip2_emac:student"
@@ -231,8 +231,7 @@ LAUNCHERS = [
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda line: line.split()[0])
 def test_the_original_commands_start_the_server(environment, launcher):
     """As the original's guide prints them, in the folder of the file; without a key, for this machine only."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", *launcher.format(port=port).split()]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, cwd=REPO_ROOT / "policy_server", stderr=subprocess.PIPE, text=True) as process:
