@@ -201,14 +201,17 @@ def test_what_is_sent_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatc
             slow.sendall(b"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
             assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
         address = f"ws://127.0.0.1:{port}/ws"
-        with connect(address, max_size=None) as client:
+        with connect(address, max_size=None, open_timeout=60) as client:
             client.send("x" * access.MAX_MESSAGE)
             assert client.recv(timeout=60) == str(access.MAX_MESSAGE)
             client.send("x" * (access.MAX_MESSAGE + 1))
             with pytest.raises(ConnectionClosed):
                 client.recv(timeout=60)
         monkeypatch.setattr(access, "SILENCE_S", 0.3)
-        with connect(address) as client, pytest.raises(ConnectionClosed):  # it held a session's place for ever
+        with (
+            connect(address, open_timeout=60) as client,
+            pytest.raises(ConnectionClosed),
+        ):  # it held a session's place for ever
             client.recv(timeout=60)
 
 
