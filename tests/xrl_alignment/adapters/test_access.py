@@ -208,10 +208,8 @@ def test_what_is_sent_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(ConnectionClosed):
                 client.recv(timeout=60)
         monkeypatch.setattr(access, "SILENCE_S", 0.3)
-        with (
-            connect(address, open_timeout=60) as client,
-            pytest.raises(ConnectionClosed),
-        ):  # it held a session's place for ever
+        # It held a session's place for ever.
+        with connect(address, open_timeout=60) as client, pytest.raises(ConnectionClosed):
             client.recv(timeout=60)
 
 
