@@ -47,7 +47,8 @@ def running_browser(profile: Path) -> Iterator[Browser]:
             assert process.poll() is None and time.monotonic() < deadline, "Chromium does not start"
             time.sleep(0.02)
         port, path = place.read_text().split()
-        with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
+        address = f"ws://127.0.0.1:{port}{path}"
+        with connect(address, max_size=None, proxy=None, open_timeout=PATIENCE_S, ping_interval=None) as socket:
             yield Browser(socket)
     finally:
         process.terminate()

@@ -52,6 +52,14 @@ class HostileEndpoint(socketserver.ThreadingTCPServer):
         """The value for `base_url`."""
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
+    def received(self, number: int) -> int:
+        """`requests`, once it is `number` or `PATIENCE_S` is over: a client with a short time limit may leave before
+        a busy machine has read what it sent."""
+        until = time.monotonic() + PATIENCE_S
+        while self.requests < number and time.monotonic() < until:
+            time.sleep(0.01)
+        return self.requests
+
     def __enter__(self) -> HostileEndpoint:
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         if self.mode.startswith("gzip"):

@@ -24,6 +24,7 @@ from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.emac_config import PARTS
 from lavis.models.hf_vlm import tiny
 from tests import warm
+from tests.ports import free_port
 from tests.xrl_alignment.agents.policies.vllm.small_engine import SmallEngine
 from xrl_alignment.builders import named
 from xrl_alignment.builders.student import load_student
@@ -43,12 +44,6 @@ SMALL = {
     "policy": {"num_beams": 1, "max_length": 8},
     "server": {"session_timeout_s": 600.0},  # a busy machine is no silent client
 }  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

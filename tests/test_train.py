@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from lavis.models import load_model
 from lavis.models.hf_vlm import tiny
 from tests import warm
+from tests.ports import free_port
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 
 CONFIG = "lavis/projects/instructblip/finetuning/alfworld_ft.yaml"
@@ -77,9 +77,7 @@ def test_sigterm_writes_a_checkpoint_and_ends_well(shards: Path, tmp_path: Path,
 
 @pytest.mark.slow
 def test_two_nodes(shards: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     launcher = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1", "--rdzv_backend=c10d"]
     launcher += ["--rdzv_id=test", f"--rdzv_endpoint=127.0.0.1:{port}", "--local_addr=127.0.0.1"]
     arguments = command(*launcher, shards=shards, out=tmp_path, **{"run.max_epoch": 1, "run.world_size": 2})

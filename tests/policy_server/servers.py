@@ -23,6 +23,7 @@ import httpx
 import numpy as np
 import uvicorn
 from PIL import Image
+from websockets.sync.client import ClientConnection, connect
 
 from lavis.common.paths import REPO_ROOT
 from policy_server.admission.control import AdmissionControl
@@ -154,6 +155,11 @@ def wait_until_queued(server: Running, number: int = 1, none: bool = False) -> N
 
     server.admission.loop.call_soon_threadsafe(look)
     assert reached.wait(60)
+
+
+def open_socket(url: str, path: str = "/ws") -> ClientConnection:
+    """A WebSocket to the server at `url`, with the patience of the other clients here: `connect` has but 10 s."""
+    return connect(url.replace("http", "ws") + path, open_timeout=60, ping_interval=None)
 
 
 class ServerProcess:

@@ -28,6 +28,7 @@ from policy_server.qwen_policy_client import (
 )
 from tests.file_server import FileServer
 from tests.policy_server.servers import CAVE, TINY, HeldModel, noise, wait_until_queued
+from tests.ports import free_port
 
 OBS = {"pov": noise((64, 36)), "inventory": {}}
 
@@ -181,8 +182,7 @@ def test_a_server_of_this_machine_is_asked_without_a_proxy(serve, monkeypatch):
 
 
 def test_a_server_that_is_away_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     client = QwenPolicyClient(f"http://127.0.0.1:{port}", retries=1)
     with pytest.raises(PolicyServerError, match=f"http://127.0.0.1:{port} cannot be reached") as caught:
         client.check_health()

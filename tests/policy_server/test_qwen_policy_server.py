@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +18,6 @@ from types import SimpleNamespace
 import httpx
 import pytest
 import uvicorn
-from websockets.sync.client import connect
 
 from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
@@ -40,7 +38,8 @@ from policy_server.settings import ServerSettings
 from policy_server.web.api_keys import KEYS_VARIABLE
 from policy_server.web.server import DrainingServer, open_port
 from tests import warm
-from tests.policy_server.servers import CAVE, TINY, ServerProcess, action_body, encoded_image, noise
+from tests.policy_server.servers import CAVE, TINY, ServerProcess, action_body, encoded_image, noise, open_socket
+from tests.ports import free_port
 
 VLLM_PYTHON = REPO_ROOT / ".venv-vllm" / "bin" / "python"
 STUDENT = "blip2_emac:student"
@@ -56,7 +55,7 @@ def test_sigterm_answers_what_is_in_hand_and_ends_with_zero():
         ServerProcess(
             "--model", TINY, "--options", "queue.max_batch=1", "queue.deadline_s=120", "server.drain_s=120"
         ) as server,
-        connect(server.url.replace("http", "ws") + "/ws") as socket,
+        open_socket(server.url) as socket,
         ThreadPoolExecutor(4) as pool,
     ):
         address = f"{server.url}/get_action"
@@ -115,7 +114,7 @@ def taken(metrics: str) -> float:
 
 def test_the_log_names_requests_and_holds_no_image(server_process: ServerProcess):
     data = request(task_name="Chess")
-    assert httpx.post(f"{server_process.url}/get_action", json=data).status_code == 404
+    assert httpx.post(f"{server_process.url}/get_action", json=data, timeout=120).status_code == 404
     line = server_process.wait_for("404 unknown_task")
     assert "http anonymous 127.0.0.1" in line
     assert data["image"]["data"][:40] not in "".join(server_process.lines)
@@ -188,10 +187,11 @@ def test_the_application_is_built_from_the_environment(environment):
     environment.setenv(OPTIONS_VARIABLE, "memory.history=0 model.max_tokens=9")
     server, thread, url = serve_app(PolicyApp())
     try:
-        assert httpx.get(f"{url}/").json()["model_loaded"]
-        assert httpx.post(f"{url}/get_action", json=request(step=4)).json()["step"] == 4
-        assert "at most 9" in httpx.post(f"{url}/get_action", json=request(max_tokens=10)).json()["detail"]
-        with connect(url.replace("http", "ws") + "/ws") as socket:
+        assert httpx.get(f"{url}/", timeout=120).json()["model_loaded"]
+        assert httpx.post(f"{url}/get_action", json=request(step=4), timeout=120).json()["step"] == 4
+        refused = httpx.post(f"{url}/get_action", json=request(max_tokens=10), timeout=120)
+        assert "at most 9" in refused.json()["detail"]
+        with open_socket(url) as socket:
             socket.send(json.dumps(request(step=5)))
             assert json.loads(socket.recv())["step"] == 5
     finally:
@@ -205,7 +205,8 @@ def test_load_model_loads_before_the_server_starts(environment):
     load_model(device="cpu")
     server, thread, url = serve_app(app)
     try:
-        assert httpx.get(f"{url}/health").json() == {"status": "healthy", "model": TINY, "device": "cpu", "ready": True}
+        healthy = {"status": "healthy", "model": TINY, "device": "cpu", "ready": True}
+        assert httpx.get(f"{url}/health", timeout=120).json() == healthy
     finally:
         server.should_exit = True
         thread.join(60)
@@ -231,8 +232,7 @@ LAUNCHERS = [
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda line: line.split()[0])
 def test_the_original_commands_start_the_server(environment, launcher):
     """As the original's guide prints them, in the folder of the file; without a key, for this machine only."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", *launcher.format(port=port).split()]
     url = f"http://127.0.0.1:{port}"
     with subprocess.Popen(command, cwd=REPO_ROOT / "policy_server", stderr=subprocess.PIPE, text=True) as process:
@@ -240,8 +240,8 @@ def test_the_original_commands_start_the_server(environment, launcher):
             while not answers(url):
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.2)
-            assert httpx.post(f"{url}/get_action", json=request(step=4)).json()["step"] == 4
-            with connect(url.replace("http", "ws") + "/ws") as socket_:
+            assert httpx.post(f"{url}/get_action", json=request(step=4), timeout=120).json()["step"] == 4
+            with open_socket(url) as socket_:
                 socket_.send(json.dumps(request(step=5)))
                 assert json.loads(socket_.recv())["step"] == 5
         finally:
@@ -253,7 +253,7 @@ def test_the_original_commands_start_the_server(environment, launcher):
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health").json()["ready"]
+        return httpx.get(f"{url}/health", timeout=120).json()["ready"]
     except httpx.HTTPError:
         return False
 
@@ -282,7 +282,7 @@ def qwen(qwen_folder: Path):
 
 @pytest.mark.vllm
 def test_a_real_qwen2vl_answers_the_published_request(qwen: ServerProcess):
-    assert httpx.get(f"{qwen.url}/health").json()["model"] == "tiny-qwen2vl"
+    assert httpx.get(f"{qwen.url}/health", timeout=120).json()["model"] == "tiny-qwen2vl"
     answer = httpx.post(f"{qwen.url}/get_action", json=request(max_tokens=64), timeout=240)
     assert answer.status_code == 200, answer.text
     assert set(answer.json()["action"]) == set(no_op())
@@ -305,7 +305,7 @@ def test_rows_of_a_batch_are_answered_as_if_alone(qwen: ServerProcess):
     with ThreadPoolExecutor(3) as pool:
         together = [[answer.json() for answer in pool.map(post, asks)] for _ in range(2)]
     assert together == [alone, alone]
-    sizes = httpx.get(f"{qwen.url}/metrics").text
+    sizes = httpx.get(f"{qwen.url}/metrics", timeout=120).text
     assert 'policy_batch_size_bucket{le="1.0"}' in sizes
     count, total = (float(sizes.split(f"policy_batch_size_{name} ")[1].split()[0]) for name in ("count", "sum"))
     assert total > count  # some of them really were together
@@ -327,7 +327,7 @@ def test_models_change_places_within_the_budget(qwen_folder: Path):
         for model in ("small", "", "small"):
             answer = httpx.post(f"{server.url}/get_action", json=request(model=model), timeout=240)
             assert answer.status_code == 200, answer.text
-            loaded = {entry["name"]: entry["loaded"] for entry in httpx.get(f"{server.url}/models").json()}
+            loaded = {entry["name"]: entry["loaded"] for entry in httpx.get(f"{server.url}/models", timeout=120).json()}
             assert loaded == {TINY: model == "", "small": model == "small"}
         assert server.end() == 0
 
@@ -339,7 +339,7 @@ def test_quantised_weights_answer_in_less_memory(qwen_folder: Path, qwen: Server
     with ServerProcess(*options, python=vllm_python()) as server:
         answer = httpx.post(f"{server.url}/get_action", json=request(), timeout=240)
         assert answer.status_code == 200, answer.text
-        whole, small = (httpx.get(f"{url}/models").json()[0]["bytes"] for url in (qwen.url, server.url))
+        whole, small = (httpx.get(f"{url}/models", timeout=120).json()[0]["bytes"] for url in (qwen.url, server.url))
         assert server.end() == 0
     assert small < 0.6 * whole  # embeddings stay as they are
     assert "MatMul8bitLt" not in "".join(server.lines)  # else a line for each layer of each step

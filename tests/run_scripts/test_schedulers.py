@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from lavis.common.paths import REPO_ROOT
+from tests.ports import free_port
 from xrl_alignment.lab.collect import main as collect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -76,14 +77,6 @@ FEW = {
 TRAIN = "run.max_epoch=1 run.num_workers=0 run.num_threads=1 run.batch_size_train=4 run.world_size=1"
 
 
-def free_ports(number: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def wait_for(what: Callable[[], object], seconds: float = 60, why: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + seconds
     while not what():
@@ -112,7 +105,7 @@ class Cluster:
         for name in ("state", "spool"):
             (folder / name).mkdir()
         host = socket.gethostname().partition(".")[0]
-        settings = {"host": host, "ports": free_ports(2), "user": getpass.getuser(), "folder": folder}
+        settings = {"host": host, "ports": [free_port(), free_port()], "user": getpass.getuser(), "folder": folder}
         first = random.SystemRandom().randrange(1000, 60_000_000)  # files are named after the numbers of jobs
         (folder / "slurm.conf").write_text(CONF.format(first=first, **settings))
         (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-3]\n")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lavis.common.paths import REPO_ROOT
 from tests import warm
+from tests.ports import free_port
 
 SERVER = REPO_ROOT / "split_inference" / "alfworld_server.py"
 PATIENCE_S = 120  # far more than anything here takes
@@ -92,8 +93,7 @@ class ServedModel:
     """`transformers serve` (or another command that takes `--port`) until the end of a `with`; gives its address."""
 
     def __init__(self, model: Path, log: Path, command: Sequence[str] = (), options: Sequence[str] = ()) -> None:
-        with socket.create_server(("localhost", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         self.address = f"http://localhost:{port}/v1"
         self._health = f"http://localhost:{port}/health"
         self._log = open(log, "w+")

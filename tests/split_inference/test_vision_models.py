@@ -14,7 +14,7 @@ from lavis.common.paths import REPO_ROOT
 from split_inference import vision_models
 from split_inference.socket_connection import ServerUnreachable
 from split_inference.vision_models import EmacPolicyModel, ServedModel, Turn, conversation, load_model
-from tests.hostile_endpoint import ANSWERED, MODES, HostileEndpoint, Peak
+from tests.hostile_endpoint import ANSWERED, MODES, SLOW, HostileEndpoint, Peak
 from xrl_alignment.builders import student
 
 TURN = Turn("where?\n> ", b"\xff\xd8", "jpeg", ())
@@ -107,7 +107,8 @@ def test_an_address_that_cannot_be_asked_is_told_with_the_reason(url, reason):
 def test_an_endpoint_that_attacks_ends_in_one_line_and_in_time(mode, monkeypatch):
     monkeypatch.setattr(vision_models, "_PAUSE_S", 0.5)
     with HostileEndpoint(mode) as server:
-        model = ServedModel(Namespace(**vars(SERVED), base_url=server.url), "")
+        timeout = 0.5 if mode in SLOW else 60.0  # a busy machine is no slow endpoint
+        model = ServedModel(Namespace(**{**vars(SERVED), "timeout": timeout}, base_url=server.url), "")
         peak, began = Peak(), time.monotonic()
         try:
             (answer,) = model.answer([TURN])
@@ -116,4 +117,4 @@ def test_an_endpoint_that_attacks_ends_in_one_line_and_in_time(mode, monkeypatch
             assert mode != "honest" and len(str(error).splitlines()) == 1, error
         finally:
             model.close()
-        assert time.monotonic() - began < 15 and peak() < 200 << 20
+        assert time.monotonic() - began < (15 if mode in SLOW else 60) and peak() < 200 << 20

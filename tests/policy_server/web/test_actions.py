@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from websockets.sync.client import connect
 
 from tests.policy_server.servers import (
     CAVE,
@@ -23,6 +22,7 @@ from tests.policy_server.servers import (
     HeldModel,
     action_body,
     encoded_image,
+    open_socket,
     raw_request,
     wait_until_queued,
 )
@@ -38,7 +38,7 @@ def test_all_ways_give_the_same_answer(serve):
     for kind in ("jpeg", "png"):
         address = {"params": fields, "content": encoded_image("PNG"), "headers": {"Content-Type": f"image/{kind}"}}
         answers.append(server.http.post("/get_action/image", **address).json())
-    with connect(server.url.replace("http", "ws") + "/ws") as socket:
+    with open_socket(server.url) as socket:
         socket.send(json.dumps(action_body(**fields)))
         answers.append(json.loads(socket.recv()))
         socket.send(json.dumps(fields))

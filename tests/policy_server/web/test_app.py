@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from policy_server.games.minerl import no_op
-from tests.policy_server.servers import TEXT, TINY, action_body
+from tests.policy_server.servers import TEXT, TINY, action_body, open_socket
 
 KEY, OTHER = "k" * 20, "o" * 20
 
@@ -41,7 +40,7 @@ def test_keys_are_needed_where_there_are_any(serve):
     assert server.http.post("/get_action", json=action_body(), headers=bearer).status_code == 200
     for path in ("/", "/health", "/ui", "/openapi.json"):
         assert server.http.get(path).status_code == 200
-    with pytest.raises(InvalidStatus) as caught, connect(server.url.replace("http", "ws") + "/ws"):
+    with pytest.raises(InvalidStatus) as caught, open_socket(server.url):
         pass
     assert caught.value.response.status_code == 401
 

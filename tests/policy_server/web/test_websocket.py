@@ -8,20 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
 
 from policy_server.refusals import RequestRefused
 from policy_server.web import websocket
-from tests.policy_server.servers import CAVE, Running, encoded_image
-
-
-def open_socket(server: Running) -> ClientConnection:
-    return connect(server.url.replace("http", "ws") + "/ws")
+from tests.policy_server.servers import CAVE, encoded_image, open_socket
 
 
 def test_the_socket_goes_on_after_a_mistake(serve):
     server = serve()
-    with open_socket(server) as socket:
+    with open_socket(server.url) as socket:
         for message, status in (("{", 400), ("[]", 422), (b"abc", 422), (json.dumps({"task_name": 1}), 422)):
             socket.send(message)
             assert json.loads(socket.recv())["status"] == status
@@ -66,7 +61,7 @@ HOSTILE = (None, True, "3", "x", 2.5, -1, 2**31, 10**30, 1e300, [], {}, "\ud800"
 
 def test_no_field_of_any_type_drops_the_socket(serve):
     """`{"step": "3"}` is a number to pydantic, and was none to the counter of steps."""
-    with open_socket(serve()) as socket:
+    with open_socket(serve().url) as socket:
         for name in ("step", "temperature", "max_tokens", "session", "model", "prompt", "admissible_commands"):
             for value in HOSTILE:
                 for message in (json.dumps({"task_name": CAVE, name: value}), b"no image", "{"):
@@ -80,22 +75,22 @@ def test_no_field_of_any_type_drops_the_socket(serve):
 
 
 def test_a_silent_socket_is_closed(serve):
-    with open_socket(serve("server.websocket_idle_s=0.2")) as socket, pytest.raises(ConnectionClosed) as caught:
+    with open_socket(serve("server.websocket_idle_s=0.2").url) as socket, pytest.raises(ConnectionClosed) as caught:
         socket.recv(timeout=60)
     assert caught.value.rcvd.code == 1001 and "no message for 0.2 s" in caught.value.rcvd.reason
 
 
 def test_sockets_are_counted(serve):
     server = serve("server.websockets=2")
-    with open_socket(server), open_socket(server):
+    with open_socket(server.url), open_socket(server.url):
         with pytest.raises(InvalidStatus) as caught:
-            open_socket(server)
+            open_socket(server.url)
         assert (caught.value.response.status_code, caught.value.response.headers["Retry-After"]) == (503, "10")
         assert server.http.get("/health").status_code == 200
         assert "policy_websockets 2.0" in server.http.get("/metrics").text
     while "policy_websockets 0.0" not in server.http.get("/metrics").text:
         continue
-    with open_socket(server) as socket:
+    with open_socket(server.url) as socket:
         socket.send("{")
         assert json.loads(socket.recv())["status"] == 400
 
@@ -107,10 +102,10 @@ def test_a_socket_to_another_address_is_refused(serve, caplog, path):
     """To /get_action it was a KeyError in the gate, and a 500."""
     server = serve()
     with pytest.raises(InvalidStatus) as caught:
-        connect(server.url.replace("http", "ws") + path)
+        open_socket(server.url, path)
     answer = caught.value.response
     assert answer.status_code == 404 and json.loads(answer.body)["error"] == "no_websocket"
     assert [entry for entry in caplog.records if entry.exc_info] == []
-    with open_socket(server) as socket:
+    with open_socket(server.url) as socket:
         socket.send("{")
         assert json.loads(socket.recv())["status"] == 400

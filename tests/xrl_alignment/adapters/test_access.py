@@ -197,19 +197,20 @@ def test_what_is_sent_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatc
         assert post(port, access.MAX_MESSAGE) == (200, str(access.MAX_MESSAGE).encode())
         assert post(port, access.MAX_MESSAGE + 1)[0] == post(port, 99 * access.MAX_MESSAGE, chunked=True)[0] == 413
         monkeypatch.setattr(access, "BODY_S", 0.3)
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as slow:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
             slow.sendall(b"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
             assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
         address = f"ws://127.0.0.1:{port}/ws"
-        with connect(address, max_size=None) as client:
+        with connect(address, max_size=None, open_timeout=60) as client:
             client.send("x" * access.MAX_MESSAGE)
-            assert client.recv(timeout=10) == str(access.MAX_MESSAGE)
+            assert client.recv(timeout=60) == str(access.MAX_MESSAGE)
             client.send("x" * (access.MAX_MESSAGE + 1))
             with pytest.raises(ConnectionClosed):
-                client.recv(timeout=10)
+                client.recv(timeout=60)
         monkeypatch.setattr(access, "SILENCE_S", 0.3)
-        with connect(address) as client, pytest.raises(ConnectionClosed):  # it held a session's place for ever
-            client.recv(timeout=10)
+        # It held a session's place for ever.
+        with connect(address, open_timeout=60) as client, pytest.raises(ConnectionClosed):
+            client.recv(timeout=60)
 
 
 def test_the_example_takes_its_key_from_the_environment() -> None:

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import urllib.request
 import pytest
 
 from lavis.common.paths import REPO_ROOT
+from tests.ports import free_port
 from xrl_alignment.agents.experts import make_expert
 
 pytest.importorskip("openenv.core", reason="OpenEnv is not installed: pip install -e '.[openenv]'")
@@ -41,8 +41,7 @@ def server(example):
 @contextlib.contextmanager
 def served(folder):
     """The port of the example's server; its log is `folder/log`."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     paths = os.pathsep.join([str(REPO_ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder)}
     command = [sys.executable, "-m", "server.app", "--port", str(port)]

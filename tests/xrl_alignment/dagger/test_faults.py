@@ -325,22 +325,29 @@ def test_a_game_is_not_lost_by_a_session_that_does_not_play_it(begin):
     assert run.wait().error is None and [(r.won, r.actions) for r in run.journal] == [(True, 2)]
 
 
-def two_playing(make_run, policy):
-    """A run with two clients, each of which has begun a game; both next requests come to one `collect`."""
+def two_playing(make_run, policy, window_s):
+    """A run with two clients, each of which has begun a game; what they send within the window is collected at once."""
     run = make_run(policy=policy, num_envs=2, num_rounds=1).start()
     names = ("g/1", "g/2")
     clients = [Client(run, name) for name in "ab"]
     for client, name in zip(clients, names, strict=True):
         client.send(Hello, games=names)
         assert client.send(Next)["game"] == name and client.see(OPENING, name)["action"] == "look"
-    run.loop.front.window_s = 1.0
-    time.sleep(1.2)  # the wait that has begun has the old window
+    take, begun = run.server.take, threading.Event()
+
+    def noticed(*arguments, **options):
+        if options["window_s"] == window_s:  # the wait that has begun has the old window
+            begun.set()
+        return take(*arguments, **options)
+
+    run.server.take, run.loop.front.window_s = noticed, window_s
+    assert begun.wait(60)
     return run, clients
 
 
 def test_an_episode_that_ended_is_kept_if_the_run_ends_before_the_others_are_answered(make_run, scripted):
     policy = scripted("look")
-    run, (ending, asking) = two_playing(make_run, policy)
+    run, (ending, asking) = two_playing(make_run, policy, 60.0)  # it ends when both have come
 
     def spent(inputs):
         raise BudgetSpent("nothing is left")
@@ -371,7 +378,7 @@ def test_a_renamed_run_begins_no_second_journal_under_its_old_name(begin):
 
 def test_a_client_that_leaves_with_its_observation_unanswered_ends_nothing_else(make_run, scripted):
     policy = scripted("look")
-    run, (leaving, staying) = two_playing(make_run, policy)
+    run, (leaving, staying) = two_playing(make_run, policy, 4.0)
     asked = len(policy.inputs)
     left = Client(run, "a")
     left.seq = leaving.seq + 1  # its farewell does not wait for the answer to its observation

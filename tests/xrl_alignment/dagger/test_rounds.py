@@ -91,7 +91,7 @@ def test_a_rounds_time_is_split_into_what_the_loop_did(make_run, scripted):
     for line, total in zip(lines, totals, strict=True):
         parts = {name: float(seconds) for name, seconds in re.findall(r"(\w+) ([\d.]+) s", line)}
         assert list(parts) == ["environment", "policy", "expert", "training", "waiting", "other"]
-        assert abs(sum(parts.values()) - total) < 0.1 and parts["waiting"] < 0.1
+        assert abs(sum(parts.values()) - total) < 0.1 and parts["waiting"] < 0.4
         assert parts["policy"] >= 0.4 and parts["training"] > 0 and parts["environment"] > 0  # 4 calls a round
     metrics = [json.loads(line) for line in (run.directory.state / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in metrics if m["tag"] == "round/seconds_policy"] == [0, 1]

@@ -171,8 +171,10 @@ def test_an_error_ends_the_second_process_at_once() -> None:
 def test_peak_memory_counts_children() -> None:
     program = "block = b'x' * (200 << 20); print('ready', flush=True); import time; time.sleep(60)"
     with PeakMemory() as memory:
-        time.sleep(0.8)
-        alone = memory.bytes
+        deadline = time.monotonic() + 60
+        while not (alone := memory.bytes):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         deadline = time.monotonic() + 60

@@ -63,7 +63,7 @@ def test_take_keeps_order_and_respects_its_limit():
 
 def test_gathering_goes_on_while_others_come():
     queue = RequestQueue(8)
-    sent = [PendingRequest(Next("s", seq), "v2") for seq in range(4)]
+    sent = [PendingRequest(Next("s", seq), "v2") for seq in range(8)]
     queue.put(sent[0])
 
     def send():
@@ -73,7 +73,7 @@ def test_gathering_goes_on_while_others_come():
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert queue.take(4, 0, window_s=1, longest_s=60) == sent  # the last one comes after 1.2 s
+    assert queue.take(8, 0, window_s=2.5, longest_s=60) == sent  # the last one comes after 2.8 s
     thread.join()
 
 
@@ -89,7 +89,7 @@ def test_gathering_ends_though_others_come():
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert 0 < len(queue.take(1000, 1, window_s=5, longest_s=0.3)) < 1000
+    assert 0 < len(queue.take(1000, 60, window_s=5, longest_s=0.3)) < 1000
     stop.set()
     thread.join()
 

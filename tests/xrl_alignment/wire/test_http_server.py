@@ -583,7 +583,6 @@ def test_sessions_keep_no_frame_that_was_answered(start):
 
 def test_requests_beyond_the_budget_wait_and_are_then_told_to_come_again(start):
     server, _ = start(loop=False, limits=Limits(max_held=8 << 20))
-    server._budget._patience_s = 0.2
     large = np.zeros((900, 900, 3), np.uint8)
     waiting = [InThread(post, server, v2.encode(Hello(name, 0, ("g",)))) for name in "ab"]
     taken = [server.take(1, PATIENCE_S)[0] for _ in waiting]
@@ -593,10 +592,12 @@ def test_requests_beyond_the_budget_wait_and_are_then_told_to_come_again(start):
     threads, body = [], [v2.encode(Observation("x", image=large, session=name, seq=1)) for name in "ab"]
     threads.append(InThread(post, server, body[0]))
     (first,) = server.take(1, PATIENCE_S)
-    budget = server._budget
+    budget, patience_s = server._budget, server._budget._patience_s
     budget.take(4 << 20)  # others, who wait for their answers
+    budget._patience_s = 0.2
     status, reason = post(server, body[1])
     assert status == 503 and b"other requests hold" in reason
+    budget._patience_s = patience_s
     budget.give_back(4 << 20)
     threads.append(InThread(post, server, body[1]))
     (second,) = server.take(1, PATIENCE_S)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 
 import pytest
 
 from lavis.common.paths import REPO_ROOT
+from tests.ports import free_port
 from xrl_alignment.lab.doctor.__main__ import main
 
 
 def test_main_exit_code_and_lines(capsys, household_data):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     assert main(["--data", str(household_data), "--port", port]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.split()[0] in ("ok", "warn", "fail") for line in lines[:-1])

@@ -77,8 +77,8 @@ def test_a_lab_that_is_stopped_or_killed_leaves_no_program_behind(tmp_path: Path
     programs = psutil.Process(lab.pid).children()
     assert len(programs) == 2
     lab.send_signal(number)
-    lab.wait(20)
-    _, alive = psutil.wait_procs(programs, timeout=20)
+    lab.wait(60)
+    _, alive = psutil.wait_procs(programs, timeout=60)
     assert not alive and not list((tmp_path / "steps").glob("*.json"))
 
 

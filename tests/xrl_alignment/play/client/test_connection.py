@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 
 from lavis.common.errors import ConfigError
+from tests.ports import free_port
 from tests.xrl_alignment.play.client.playing import native, quiet
 from xrl_alignment.play.client.connection import ClientError, RetryingConnection
 from xrl_alignment.play.client.play import play
@@ -52,8 +53,7 @@ def test_a_broken_connection_is_retried_with_the_same_bytes():
 
 
 def test_client_waits_for_a_server_that_is_late(master, games):
-    with closing(socket.create_server(("127.0.0.1", 0))) as place:
-        port = place.getsockname()[1]
+    port = free_port()
     report, result = io.StringIO(), []
     url = f"http://127.0.0.1:{port}"
     client = threading.Thread(target=lambda: result.append(play(url, native, games[:1], report=ClientReport(report))))
@@ -68,8 +68,7 @@ def test_client_waits_for_a_server_that_is_late(master, games):
 
 
 def test_patience_ends(games):
-    with closing(socket.create_server(("127.0.0.1", 0))) as place:
-        url = f"http://127.0.0.1:{place.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     for wire in ("v1", "v2"):
         with pytest.raises(ClientError, match=rf"no server at {url} for 0\.2 s .*dagger_server"):
             play(url, native, games, wire=wire, patience_s=0.2, report=quiet())

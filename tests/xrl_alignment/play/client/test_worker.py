@@ -13,6 +13,7 @@ import pytest
 
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import find_games
+from tests.ports import free_port
 from tests.xrl_alignment.play.client.playing import SlowEnvironment, native, quiet
 from xrl_alignment.play.client.connection import ClientError
 from xrl_alignment.play.client.play import play
@@ -133,8 +134,8 @@ def test_a_server_that_wants_an_expert_which_is_not_there(master, games):
 
 
 def test_client_starts_a_new_session_when_the_server_was_restarted(master, games):
-    first = master(num_rounds=1)
-    port, report, result = first.server.port, io.StringIO(), []
+    port, report, result = free_port(), io.StringIO(), []
+    first = master(num_rounds=1, port=port)
     slow = SlowEnvironment(0.02)
     client = threading.Thread(
         target=lambda: result.append(play(first.url, lambda: slow, games, report=ClientReport(report)))

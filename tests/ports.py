@@ -1,0 +1,19 @@
+"""Ports for servers that are started later, or never: nobody else is given them meanwhile."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+PLACES = range(20_000, 32_768)  # below those that Linux gives to who asks for any: other tests ask all the time
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens."""
+    while True:
+        port = random.SystemRandom().choice(PLACES)  # tests seed `random`: all processes would try the same ones
+        try:
+            socket.create_server(("", port)).close()
+        except OSError:
+            continue
+        return port
