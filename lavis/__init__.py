@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -28,12 +29,16 @@ _CACHE_ROOT = re.compile(r"^ +cache_root: *([^#\s][^#\n]*)", re.MULTILINE)
 def cache_root(library_root: Path) -> Path:
     """`env.cache_root` of configs/default.yaml; a relative path is taken from the folder that holds the package.
 
+    `$XDG_CACHE_HOME`, if it is set, takes the place of `~/.cache`.
     The one line is read without a yaml parser, which would be most of the time that importing takes.
     """
     found = _CACHE_ROOT.search((library_root / "configs" / "default.yaml").read_text(encoding="utf-8"))
     if found is None:
         raise ValueError("lavis/configs/default.yaml has no line `cache_root: FOLDER` under `env:`")
-    return library_root.parent / Path(found[1].strip().strip("'\"")).expanduser()
+    stated = Path(found[1].strip().strip("'\""))
+    if (elsewhere := os.environ.get("XDG_CACHE_HOME")) and stated.is_relative_to("~/.cache"):
+        stated = Path(elsewhere, stated.relative_to("~/.cache"))
+    return library_root.parent / stated.expanduser()
 
 
 def _is_program() -> bool:

@@ -30,7 +30,7 @@ from filelock import FileLock
 
 from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.errors import EnvironmentFault
-from alfworld_native.games import RELEASE, data_root
+from alfworld_native.games import RELEASE, cache_root, data_root
 from alfworld_native.household.alfworld_tables import tables
 from alfworld_native.household.furnish import Unfit, draw_layout
 from alfworld_native.household.game_files import plan, write_game
@@ -171,7 +171,8 @@ def generate(
     except EmacError:
         raise
     except OSError as error:  # rights, full disk
-        raise FileError(f"games could not be written to {out}: {error.strerror or error}") from error
+        elsewhere = "; set XDG_CACHE_HOME to a folder of yours" if out.is_relative_to(cache_root()) else ""
+        raise FileError(f"games could not be written to {out}: {error.strerror or error}{elsewhere}") from error
 
 
 def _are_made(out: Path, request: dict[str, Any]) -> bool:

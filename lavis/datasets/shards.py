@@ -46,6 +46,7 @@ MAX_ROW = 1 << 28  # bytes of a row unpacked: no frame is as large, and a few by
 NAME = re.compile(r".*_steps(\d+)\.h5")
 IMAGE = "image"
 STEP = "step"
+_ERRNO = re.compile(r"errno = (\d+)")
 _TEXTS = ("text_input", "text_output", "text_output_neg")
 _LZ4_FILTER = 32004
 # In front of a packed chunk: its bytes unpacked, those of a block unpacked (here the same), those of the block packed.
@@ -104,8 +105,13 @@ def write_shard(path: Path, fields: Mapping[str, Sequence], attributes: Mapping[
             index = index[:-1] + _CHECKSUM % zlib.crc32(index, _checksum(temporary, temporary.stat().st_size))
             with open(temporary, "ab") as end:
                 end.write(index + _END.pack(len(index), _MARK))
-    except OSError as error:
-        raise FileError(f"shard {path} could not be written: {error.strerror or error}") from error
+    except (OSError, RuntimeError) as error:
+        # HDF5 tells what the system said (a full disk) within a text of its own; of closing a file, as RuntimeError.
+        told = _ERRNO.search(str(error))
+        if not told and isinstance(error, RuntimeError):
+            raise
+        reason = os.strerror(int(told[1])) if told else getattr(error, "strerror", None) or error
+        raise FileError(f"shard {path} could not be written: {reason}") from error
 
 
 def _write_images(file: h5py.File, images: Sequence[np.ndarray]) -> None:

@@ -99,7 +99,8 @@ def test_a_program_is_told_of_another_provider_in_one_line(tmp_path: Path) -> No
     assert done.stderr.startswith("error: another distribution also provides the package 'lavis': salesforce-lavis")
 
 
-def test_cache_root_is_that_of_the_yaml(tmp_path: Path) -> None:
+def test_cache_root_is_that_of_the_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     package = Path(lavis.__file__).parent
     stated = OmegaConf.load(package / "configs" / "default.yaml").env.cache_root
     assert registry.get_path("cache_root") == str(package.parent / Path(stated).expanduser())
@@ -107,6 +108,9 @@ def test_cache_root_is_that_of_the_yaml(tmp_path: Path) -> None:
     for line, folder in (("'cache'", tmp_path / "cache"), ("/var/cache  # shared", Path("/var/cache"))):
         (tmp_path / "lavis" / "configs" / "default.yaml").write_text(f"env:\n  cache_root: {line}\n", encoding="utf-8")
         assert lavis.cache_root(tmp_path / "lavis") == folder
+        monkeypatch.setenv("XDG_CACHE_HOME", "/scratch/me")
+        assert lavis.cache_root(tmp_path / "lavis") == folder
+    assert lavis.cache_root(package) == Path("/scratch/me/emac-plus/lavis")
 
 
 def test_paths_are_registered() -> None:

@@ -192,11 +192,12 @@ def test_jobs_that_follow_one_another_share_no_port() -> None:
         assert len(set(used)) == 3 * len(numbers) and min(used) >= 20000 and max(used) < 32768
 
 
-def test_a_run_directory_is_resumed(tmp_path: Path) -> None:
-    done = run(named("dagger")[0], tmp_path, RUN_DIR=str(tmp_path))
-    assert f"--resume {tmp_path} --options" in done.stdout
+@pytest.mark.parametrize("script", [*named("dagger"), *named("pipeline")], ids=lambda script: script.name)
+def test_a_run_directory_is_resumed(script: Path, tmp_path: Path) -> None:
+    done = run(script, tmp_path, RUN_DIR=str(tmp_path))
+    assert f"--resume {tmp_path} --options" in done.stdout, done.stderr
     # One that is not there is the pipeline's to refuse: the job began a new run in its place.
-    done = run(named("dagger")[0], tmp_path, RUN_DIR=str(tmp_path / "no"))
+    done = run(script, tmp_path, RUN_DIR=str(tmp_path / "no"))
     assert f"--resume {tmp_path / 'no'} --options" in done.stdout
 
 

@@ -122,14 +122,8 @@ class HfVlm(StudentModel):
         path = str(options["path"])
         config = loading.load_config(path)
         processor = loading.load_processor(path, config)
-        chat = Chat(
-            processor,
-            config,
-            images=options["images"],
-            longest=options["max_txt_len"],
-            cuts=options["cut_prompts"],
-            image_last=options["image_last"],
-        )
+        reading = {"images": options["images"], "image_last": options["image_last"]}
+        chat = Chat(processor, config, longest=options["max_txt_len"], cuts=options["cut_prompts"], **reading)
         vlm, sources = loading.load_model(path, config, options)
         check_image_tokens(vlm, chat, path)
         amp = amp_of(options)
@@ -327,7 +321,7 @@ class HfVlm(StudentModel):
             with self.as_reference():  # says that there is none
                 pass
         how = f"{self.chat.longest} {self.max_output_txt_len} {self.avg_log_probs} {self.chat.images}"
-        how += " image_last" * self.chat.image_last
+        how += " image_last" if self.chat.image_last else ""
         return f"{weights.digest(self.base_hash(), self._reference or {}, whole=self._reference or {})} {how}"
 
     # ---- sizes of texts ---------------------------------------------------------------------------------------------

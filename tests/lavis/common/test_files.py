@@ -128,6 +128,8 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 
 def test_a_place_where_nothing_can_be_written_is_refused_beforehand(tmp_path: Path) -> None:
     assert writable("run.output", tmp_path / "new" / "x.json") and list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=r"run.output=.*y.json: give a name of at most 215 bytes"):
+        writable("run.output", tmp_path / f"{'y' * 240}.json")  # its temporary file, and its card, would be too long
     with pytest.raises(ConfigError, match="run.output=/proc/x.json cannot be written"):
         writable("run.output", Path("/proc/x.json"))  # for root its mode says that it can
 

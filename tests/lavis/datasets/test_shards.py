@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import struct
 import tracemalloc
 from pathlib import Path
@@ -16,6 +17,7 @@ from h5py import h5g
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lavis.common.errors import FileError
 from lavis.datasets import shards
 from lavis.datasets.records import BadSampleError
 from lavis.datasets.shards import ShardError, ShardFolder, check_shard, open_shard, write_shard
@@ -89,6 +91,20 @@ def test_other_programs_can_read_the_texts_and_find_a_registered_filter(shard_fo
     whole, block, packed = struct.unpack(">QII", chunk[:16])
     assert whole == block == 112 * 112 * 3 and packed == len(chunk) - 16
     assert lz4.block.decompress(chunk[16:], uncompressed_size=block) == bytes([5]) * whole
+
+
+def test_a_file_that_may_not_grow_is_one_line(tmp_path: Path) -> None:
+    """HDF5 tells a full disk as two lines with addresses in them; here the process's limit ends the file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), dtype=np.uint8)
+        with pytest.raises(FileError) as raised:
+            write_shard(tmp_path / NAME, {"image": [noise] * 3}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(raised.value) == f"shard {tmp_path / NAME} could not be written: File too large"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_steps_are_the_same_bytes_at_any_time(shard_folder: Path) -> None:

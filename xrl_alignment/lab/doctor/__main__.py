@@ -19,6 +19,7 @@ from lavis.common.program import run_program
 from xrl_alignment.lab.doctor.files import check_config_weights, check_games, check_weights
 from xrl_alignment.lab.doctor.finding import Finding
 from xrl_alignment.lab.doctor.machine import (
+    check_cache,
     check_device,
     check_disk,
     check_extras,
@@ -50,6 +51,7 @@ def diagnose(arguments: argparse.Namespace) -> Iterator[Finding]:
     if not missing:
         yield check_device()
         yield check_games(arguments.data)
+        yield check_cache()
         if arguments.cfg_path:
             yield from check_config_weights(arguments.cfg_path, [] if arguments.model else arguments.options)
     for name in arguments.model:

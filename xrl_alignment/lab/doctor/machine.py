@@ -112,6 +112,21 @@ def check_disk(folder: Path = Path(), needed: int = SPACE_NEEDED) -> Finding:
     return Finding("fail", "disk", text, f"free {needed / 1024**3:.0f} GiB, or set run.output_dir to a larger disk")
 
 
+def check_cache() -> Finding:
+    """Whether the cache, which holds generated games, can be written."""
+    from alfworld_native.games import cache_root
+    from lavis.common.errors import ConfigError
+    from lavis.common.files import writable
+
+    folder = cache_root()
+    try:
+        writable("the cache", folder, folder=True)
+    except (ConfigError, OSError) as error:
+        reason = getattr(error, "strerror", "") or "it cannot be written"
+        return Finding("fail", "cache", f"{folder}: {reason}", "set XDG_CACHE_HOME to a folder of yours")
+    return Finding("ok", "cache", str(folder))
+
+
 def check_port(port: int, host: str = "127.0.0.1") -> Finding:
     """Whether a server could listen on `port`, and which process holds it if not."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

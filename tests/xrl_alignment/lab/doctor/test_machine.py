@@ -11,6 +11,7 @@ import pytest
 
 from lavis.common.paths import REPO_ROOT
 from xrl_alignment.lab.doctor import machine
+from xrl_alignment.lab.doctor.finding import Finding
 
 
 def test_python_too_old_is_a_fail():
@@ -31,6 +32,15 @@ def test_device_line_never_fails_here():
 def test_disk(tmp_path):
     assert machine.check_disk(tmp_path, needed=1).level == "ok"
     assert machine.check_disk(tmp_path, needed=1 << 70).level == "fail"
+
+
+def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert machine.check_cache() == Finding("ok", "cache", str(tmp_path / "emac"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")  # root may write wherever modes alone forbid it
+    found = machine.check_cache()
+    assert (found.level, found.advice) == ("fail", "set XDG_CACHE_HOME to a folder of yours")
+    assert "/proc/emac" in found.detail
 
 
 def test_port_free_and_held():
