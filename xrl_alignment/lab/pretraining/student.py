@@ -212,6 +212,8 @@ class Trainer:
             losses: dict[str, list[float]] = defaultdict(list)
             read = self.read
             for group in batches(rows, draw, batch_tokens):
+                if self.read >= tokens:  # the rate has come down to zero
+                    break
                 loss, of_rows = loss_of(self.model, self.vis_processor, group)
                 left = (tokens - self.read) / (tokens - self.first)
                 factor = rate_factor(self.step, left, warm_up=WARMUP_STEPS, decay=DECAY_SHARE)
