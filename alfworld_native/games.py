@@ -23,6 +23,7 @@ from pathlib import Path
 from alfworld_native.base import Game
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.language.sentences import TASK_TYPES
+from lavis.common.errors import FileError
 from lavis.common.files import write_cache
 
 RELEASE = "json_2.1.1"
@@ -43,6 +44,12 @@ def data_root(data: str | Path | None = None) -> Path:
 def cache_root() -> Path:
     """The project's cache folder, `$XDG_CACHE_HOME/emac` or `~/.cache/emac` (not created here)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "emac"
+
+
+def unwritten(folder: Path, error: OSError) -> FileError:
+    """Games cannot be written to `folder`; if it is the cache, the text names the remedy."""
+    remedy = "; set XDG_CACHE_HOME to a folder of yours" if folder.is_relative_to(cache_root()) else ""
+    return FileError(f"games could not be written to {folder}: {error.strerror or error}{remedy}")
 
 
 def find_splits(data: str | Path | None = None) -> list[str]:

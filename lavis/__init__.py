@@ -29,7 +29,8 @@ _CACHE_ROOT = re.compile(r"^ +cache_root: *([^#\s][^#\n]*)", re.MULTILINE)
 def cache_root(library_root: Path) -> Path:
     """`env.cache_root` of configs/default.yaml; a relative path is taken from the folder that holds the package.
 
-    `$XDG_CACHE_HOME`, if it is set, takes the place of `~/.cache`.
+    `$XDG_CACHE_HOME`, if it is set, takes the place of `~/.cache`, unless only the folder in `~/.cache` exists: older
+    versions used it whatever the variable said.
     The one line is read without a yaml parser, which would be most of the time that importing takes.
     """
     found = _CACHE_ROOT.search((library_root / "configs" / "default.yaml").read_text(encoding="utf-8"))
@@ -37,7 +38,9 @@ def cache_root(library_root: Path) -> Path:
         raise ValueError("lavis/configs/default.yaml has no line `cache_root: FOLDER` under `env:`")
     stated = Path(found[1].strip().strip("'\""))
     if (elsewhere := os.environ.get("XDG_CACHE_HOME")) and stated.is_relative_to("~/.cache"):
-        stated = Path(elsewhere, stated.relative_to("~/.cache"))
+        moved = Path(elsewhere, stated.relative_to("~/.cache")).expanduser().absolute()
+        if moved.is_dir() or not stated.expanduser().is_dir():
+            stated = moved
     return library_root.parent / stated.expanduser()
 
 

@@ -1,4 +1,4 @@
-"""Ports for servers that are started later, or never: nobody else is given them meanwhile."""
+"""Ports for servers that are started later, or never: the system gives them to nobody else meanwhile."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from filelock import FileLock
 
 from alfworld_native.base import Game
 from alfworld_native.errors import EnvironmentFault
-from alfworld_native.games import RELEASE, data_root, find_games
+from alfworld_native.games import RELEASE, data_root, find_games, unwritten
 from alfworld_native.household.generator import Progress, make_game
 from alfworld_native.household.levels import level_named
-from lavis.common.errors import EmacError, FileError
+from lavis.common.errors import EmacError
 
 GAMES = 60  # of each level's test set
 SEED = 2026  # of all of them; another one would make another test set
@@ -73,7 +73,7 @@ def make_test_set(level: str, out: Path | str, progress: Progress | None = None)
     except EmacError:
         raise
     except OSError as error:  # rights, full disk
-        raise FileError(f"games could not be written to {out}: {error.strerror or error}") from error
+        raise unwritten(out, error) from error
     if contents_hash(split) != HASHES[level]:
         raise EnvironmentFault(f"{split} does not hold the frozen test set (hash {HASHES[level]}): remove the folder")
     return find_games(split.name, out)

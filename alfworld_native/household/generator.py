@@ -30,7 +30,7 @@ from filelock import FileLock
 
 from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.errors import EnvironmentFault
-from alfworld_native.games import RELEASE, cache_root, data_root
+from alfworld_native.games import RELEASE, data_root, unwritten
 from alfworld_native.household.alfworld_tables import tables
 from alfworld_native.household.furnish import Unfit, draw_layout
 from alfworld_native.household.game_files import plan, write_game
@@ -38,7 +38,7 @@ from alfworld_native.household.houses import draw_plan
 from alfworld_native.household.levels import LEVELS, MANIFEST, STANDARD, GameLevel
 from alfworld_native.household.mixture import apportioned, checked_mixture
 from alfworld_native.language.sentences import NOTHING_HAPPENS
-from lavis.common.errors import EmacError, FileError, missing_extra, unknown
+from lavis.common.errors import EmacError, missing_extra, unknown
 from lavis.common.files import write_json
 
 SPLITS = {"household_train": False, "household_heldout": True}  # name -> held-out rooms?
@@ -171,8 +171,7 @@ def generate(
     except EmacError:
         raise
     except OSError as error:  # rights, full disk
-        elsewhere = "; set XDG_CACHE_HOME to a folder of yours" if out.is_relative_to(cache_root()) else ""
-        raise FileError(f"games could not be written to {out}: {error.strerror or error}{elsewhere}") from error
+        raise unwritten(out, error) from error
 
 
 def _are_made(out: Path, request: dict[str, Any]) -> bool:

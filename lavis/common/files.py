@@ -14,7 +14,9 @@ from typing import Any, BinaryIO, TextIO
 
 from lavis.common.errors import ConfigError, FileError
 
-_BESIDE = 40  # bytes that names of files beside one, and of temporary ones, are longer: `.NAME.world.log.4194304.tmp`
+# Bytes of a file's name on Linux, less what names of files beside it and of temporary ones have more
+# (`.NAME.world.log.4194304.tmp`).
+_NAME_MAX = 255 - 40
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # what `replaced` calls its temporary files
 
 
@@ -140,13 +142,12 @@ def writable(setting: str, path: Path, *, folder: bool = False) -> Path:
 
     Raises ConfigError; leaves nothing behind.
     """
+    if not folder and len(os.fsencode(path.name)) > _NAME_MAX:
+        raise ConfigError(f"{setting}={path}: give a name of at most {_NAME_MAX} bytes")
     place = path.absolute() if folder else path.absolute().parent
     while not place.exists():
         place = place.parent
     taken = not folder and path.exists() and not (path.is_file() and os.access(path, os.W_OK))
-    longest = os.pathconf(place, "PC_NAME_MAX") - _BESIDE
-    if len(os.fsencode(path.name)) > longest:
-        raise ConfigError(f"{setting}={path}: give a name of at most {longest} bytes")
     try:
         with tempfile.TemporaryFile(dir=place):  # root may write in /proc, by its mode; no file can be made there
             pass

@@ -392,4 +392,11 @@ class ShardFolder:
         wrong; a damaged file counts, too, so that `read` tells of it.
         """
         path, match = os.path.join(self.folder, name), NAME.fullmatch(name)
-        return max(1, min(int(match.group(1)), os.path.getsize(path))) if match else open_shard(path).steps
+        if match:
+            return max(1, min(int(match.group(1)), os.path.getsize(path)))
+        try:
+            return open_shard(path).steps
+        except ShardError:
+            if not self.skip_bad:
+                raise
+            return 1  # bad sample

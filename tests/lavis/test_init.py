@@ -101,9 +101,10 @@ def test_a_program_is_told_of_another_provider_in_one_line(tmp_path: Path) -> No
 
 def test_cache_root_is_that_of_the_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     package = Path(lavis.__file__).parent
     stated = OmegaConf.load(package / "configs" / "default.yaml").env.cache_root
-    assert registry.get_path("cache_root") == str(package.parent / Path(stated).expanduser())
+    assert lavis.cache_root(package) == package.parent / Path(stated).expanduser()
     (tmp_path / "lavis" / "configs").mkdir(parents=True)
     for line, folder in (("'cache'", tmp_path / "cache"), ("/var/cache  # shared", Path("/var/cache"))):
         (tmp_path / "lavis" / "configs" / "default.yaml").write_text(f"env:\n  cache_root: {line}\n", encoding="utf-8")
@@ -111,6 +112,8 @@ def test_cache_root_is_that_of_the_yaml(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("XDG_CACHE_HOME", "/scratch/me")
         assert lavis.cache_root(tmp_path / "lavis") == folder
     assert lavis.cache_root(package) == Path("/scratch/me/emac-plus/lavis")
+    Path(stated).expanduser().mkdir(parents=True)  # with what was downloaded before the variable counted
+    assert lavis.cache_root(package) == tmp_path / "home" / ".cache" / "emac-plus" / "lavis"
 
 
 def test_paths_are_registered() -> None:

@@ -33,9 +33,10 @@ import yaml
 
 from alfworld_native.household.generator import generate
 from lavis.models.blip2_models.emac_config import PARTS
+from tests.ports import free_port
 from tests.reliability.billing import bill_every_attempt
 from tests.reliability.facts import differences, facts, faults, weights
-from tests.reliability.programs import Program, Serving, free_port
+from tests.reliability.programs import Program, Serving
 from xrl_alignment.agents.experts.llm.accounting import read_calls
 from xrl_alignment.builders.student import load_student
 

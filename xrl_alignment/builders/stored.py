@@ -47,6 +47,7 @@ TAKEN: dict[str, dict[str, tuple[type, Rule]]] = {
         "init_seed": _SEED,
         "allow_random": (list, list_of("parts of the model", lambda part: part in PARTS)),
         "images": (int, between(1, 64)),
+        "image_last": _SWITCH,
         "freeze": (list, list_of("parts of the model", lambda part: part in hf_vlm.PARTS)),
         "quantization": (str, one_of(*hf_vlm.QUANTIZATIONS)),
         "dtype": _DTYPE,

@@ -55,12 +55,11 @@ class ExpectedGames:
         if (client.environment or self.engine, client.split or self.split) != (self.engine, self.split):
             return f"the client plays {there}, this run's settings say {here} (environment:); {fix}"
 
-        if client.view and self.view and client.view != self.view:
-            # Of both only what the other has not.
-            theirs, ours = (
-                " ".join(its for its in one.split() if its not in other.split())
-                for one, other in ((client.view, self.view), (self.view, client.view))
-            )
+        # Only what both tell: a client of another version may know other settings.
+        shows, wanted = ({its.partition("=")[0]: its for its in view.split()} for view in (client.view, self.view))
+        other = [name for name, its in shows.items() if wanted.get(name, its) != its]
+        if other:
+            theirs, ours = (" ".join(view[name] for name in other) for view in (shows, wanted))
             return f"the client shows its games with {theirs}, this run's settings say {ours} (environment:); {fix}"
         if not client.split:
             foreign = next((game for game in client.games if self.has(game) is False), None)

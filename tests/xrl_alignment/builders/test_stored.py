@@ -56,6 +56,11 @@ def test_nothing_that_names_runs_or_refers_is_taken() -> None:
     assert stored_settings(HARMFUL).taken == {"model": {}, "policy": {}, "environment": {}}
 
 
+def test_what_changes_a_hub_models_prompts_is_taken() -> None:
+    model = {"arch": "hf_vlm", "images": 2, "image_last": True, "max_txt_len": 700, "cut_prompts": False}
+    assert stored_settings({"model": model}).taken["model"] == model
+
+
 def test_the_list_has_settings_that_exist_and_no_text_but_fixed_words() -> None:
     schemas = {
         schema.section: {field.name for field in dataclasses.fields(schema)} for schema in sections_of(EvaluateConfig)

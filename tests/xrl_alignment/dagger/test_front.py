@@ -59,7 +59,11 @@ def test_a_client_that_shows_its_games_otherwise_is_refused():
     noisy = [view_of(EnvironmentConfig(image_noise=kind, image_severity=2)) for kind in ("gaussian", "dropped")]
     said = expected(view=noisy[0]).difference(replace(hello(), view=noisy[1]))
     assert "with image_noise=dropped, this run's settings say image_noise=gaussian" in said
-    assert "image_noise" not in ours  # without noise a client of before, which does not tell its kind, fits
+    assert "image_noise" not in ours
+    before = noisy[0].replace("image_noise=gaussian ", "")  # a client of before, which does not tell the kind
+    assert before != noisy[0] and expected(view=noisy[0]).difference(replace(hello(), view=before)) == ""
+    said = expected(view=noisy[0]).difference(replace(hello(), view=before.replace("severity=2", "severity=3")))
+    assert "with image_severity=3, this run's settings say image_severity=2 (" in said
     assert v2.decode(v2.encode(replace(hello(), view=theirs))).view == theirs and not v2.decode(v2.encode(hello())).view
 
 

@@ -113,7 +113,7 @@ def check_disk(folder: Path = Path(), needed: int = SPACE_NEEDED) -> Finding:
 
 
 def check_cache() -> Finding:
-    """Whether the cache, which holds generated games, can be written."""
+    """Whether the cache, to which generated games are written on first use, can be written."""
     from alfworld_native.games import cache_root
     from lavis.common.errors import ConfigError
     from lavis.common.files import writable
@@ -123,7 +123,8 @@ def check_cache() -> Finding:
         writable("the cache", folder, folder=True)
     except (ConfigError, OSError) as error:
         reason = getattr(error, "strerror", "") or "it cannot be written"
-        return Finding("fail", "cache", f"{folder}: {reason}", "set XDG_CACHE_HOME to a folder of yours")
+        advice = "generated games need it: set XDG_CACHE_HOME to a folder of yours"
+        return Finding("warn", "cache", f"{folder}: {reason}", advice)
     return Finding("ok", "cache", str(folder))
 
 

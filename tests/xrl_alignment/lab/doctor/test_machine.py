@@ -39,7 +39,7 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     assert machine.check_cache() == Finding("ok", "cache", str(tmp_path / "emac"))
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc")  # root may write wherever modes alone forbid it
     found = machine.check_cache()
-    assert (found.level, found.advice) == ("fail", "set XDG_CACHE_HOME to a folder of yours")
+    assert found.level == "warn" and found.advice.endswith("set XDG_CACHE_HOME to a folder of yours")
     assert "/proc/emac" in found.detail
 
 

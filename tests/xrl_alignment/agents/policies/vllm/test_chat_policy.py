@@ -115,7 +115,7 @@ def follows(policy, model, processor, batch) -> bool:
     return seen[0] != seen[-1]
 
 
-@pytest.mark.parametrize(("images", "last"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("images", "last"), [(1, False), (2, False), (2, True)])
 def test_it_answers_as_the_policy_in_this_process_while_its_adapters_learn(folder, images, last, monkeypatch):
     # The engine computes in float32. A policy in this process would compute in bfloat16 if the CPU multiplies it.
     monkeypatch.setattr(devices, "cpu_multiplies_bfloat16", lambda: False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -11,6 +10,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.ports import free_port
 from xrl_alignment.agents.policies.vllm.http_client import KEY_VARIABLE
 from xrl_alignment.agents.policies.vllm.process import ENVIRONMENT, end_group
 
@@ -24,9 +24,7 @@ class VllmServer:
 
     def __init__(self, llm: Path, *, python: str, key: str, arguments: Sequence[str], log: Path) -> None:
         self.log = log
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         self.url = f"http://127.0.0.1:{port}/v1"
         command = [python, "-W", "ignore::DeprecationWarning", "-m", MODULE, "--model", str(llm), "--dtype", "float32"]
         command += ["--host", "127.0.0.1", "--port", port, "--enable-prompt-embeds", "--enforce-eager", *arguments]
