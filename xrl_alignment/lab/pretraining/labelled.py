@@ -79,6 +79,7 @@ class Job(NamedTuple):
     own: bool
     renamed: float | None = None  # how likely it has invented names; None: as `source` has it
     may_be_untold: bool = True  # the image alone may tell what lies where, if the student plays
+    order: str = ""  # of the explorer's search (`Explorer`); "": as `source` has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,7 @@ class Pools:
     drills: int = 0
     renamed: float | None = None  # share of the games that have invented names; None: as each source has it
     untold: bool = True  # whether in some of the games that the student plays the image alone tells what lies where
+    order: str = ""  # of the explorer's search; "": as each source has it
 
 
 def draw_jobs(folder: Path, pools: Pools, seed: str) -> list[Job]:
@@ -113,6 +115,7 @@ def draw_jobs(folder: Path, pools: Pools, seed: str) -> list[Job]:
             jobs.append(Job(game, level, f"{seed} {level} {i}", False, pools.renamed))
     draw.shuffle(jobs)
     own = round(pools.own_share * len(jobs))
+    jobs = [job._replace(order=pools.order) for job in jobs]
     return [job._replace(own=True, may_be_untold=pools.untold) for job in jobs[:own]] + jobs[own:]
 
 
@@ -135,7 +138,7 @@ def played(job: Job) -> Generator[Any, Any, Record]:
     if draw.random() < WITH_MEMORY:
         memories = yield from failed_attempt(environment, job.game, draw, tell_objects=not untold)
     long = job.source in LISTED_ORDER  # so long that what was not noted leaves the prompt
-    expert = Explorer(notes=True, order="listing" if long else "likely")
+    expert = Explorer(notes=True, order=job.order or ("listing" if long else "likely"))
     noise, overlooked = draw.choice(NOISE), draw.choice(OVERLOOKED)
     handed_over = draw.randint(0, max(0, horizon - OWN_STEPS)) if job.own else horizon
     labels: list[tuple[str, RoomState]] = []

@@ -43,6 +43,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from alfworld_native.experts.explorer import ORDERS
 from alfworld_native.household.mixture import read_mixture
 from lavis.common.config import merged, plain, read_option
 from lavis.common.errors import ConfigError
@@ -78,6 +79,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--untold", type=float, default=UNTOLD, help=untold)
     invented = "share of the games that have invented names (0.5; 0.8 of renamed games, 0.25 of official ones)"
     parser.add_argument("--invented", type=float, metavar="SHARE", help=invented)
+    search = "order in which the explorer searches, in all games (default: as each level has it; docs/levels.md)"
+    parser.add_argument("--search", choices=ORDERS, default="", help=search)
     parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help=f"of a batch, about ({BATCH_TOKENS})")
     parser.add_argument("--threads", type=int, default=1, help="of torch; a tiny model is faster with one (1)")
@@ -316,6 +319,7 @@ def main() -> None:
             drills=arguments.drills,
             renamed=arguments.invented,
             untold=arguments.untold > 0,  # 0: the student reads no frames
+            order=arguments.search,
         )
         trainer.run(pools, tokens=round(arguments.tokens * 1e6), lr=arguments.lr, batch_tokens=arguments.batch_tokens)
         if arguments.plot:

@@ -55,6 +55,15 @@ def test_a_pool_may_say_how_many_games_have_invented_names(tmp_path, share):
     assert [without_questions(played(job)).renamed for job in jobs] == [bool(share)] * 6
 
 
+@pytest.mark.parametrize("order", ["", "likely", "listing"])
+def test_a_pool_may_say_in_which_order_is_searched(tmp_path, monkeypatch, order):
+    asked, explorer = [], labelled.Explorer
+    monkeypatch.setattr(labelled, "Explorer", lambda **options: asked.append(options["order"]) or explorer(**options))
+    for job in draw_jobs(tmp_path, Pools(number=2, mixture={"standard": 0.5, "many": 0.5}, order=order), "seed"):
+        without_questions(played(job))
+    assert sorted(asked) == ([order] * 2 if order else ["likely", "listing"])
+
+
 def test_where_a_level_hides_what_is_wanted_some_training_games_do_not(tmp_path, monkeypatch):
     made, make = [], labelled.make_game
     monkeypatch.setattr(labelled, "make_game", lambda *asked: made.append(asked[3]) or make(*asked))
