@@ -387,6 +387,7 @@ def local_planner(settings: PlannerConfig, run: LoopRunConfig, device: torch.dev
         max_answer_tokens=settings.max_answer_tokens,
         max_batch=run.max_batch,
         grounded=settings.grounded,
+        kept_mib=settings.kept_prompts_mib,
     )
 
 

@@ -245,6 +245,13 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
         "`local`: decode under a grammar, ours: known actions, places of the room, searches only where the agent has "
         "not looked yet, numbers only of things that were reported, and no plan again that has failed in this game",
     )
+    kept_prompts_mib: int = setting(
+        0,
+        "`local`: memory for keys and values of prompts, so that a plan's call reads only what is new in its prompt (a "
+        "plain Llama; MiB; 0: none)",
+        at_least(0),
+        may_change=True,
+    )
     base_url: str = setting("", "`endpoint`: its address; empty: OpenAI's own", may_change=True)
     cache: str = setting(
         "",
@@ -264,6 +271,8 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
             check_has_effect(f"planner.{key}", given, valid, "planner.name=endpoint")
         valid = not self.grounded or self.name == "local"
         check_has_effect("planner.grounded", self.grounded, valid, "planner.name=local")
+        valid = not self.kept_prompts_mib or self.name == "local"
+        check_has_effect("planner.kept_prompts_mib", self.kept_prompts_mib, valid, "planner.name=local")
         valid = not self.learn_feedback or self.feedback == "questions"
         check_has_effect("planner.learn_feedback", self.learn_feedback, valid, "planner.feedback=questions")
         given = self.handover

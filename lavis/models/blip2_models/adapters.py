@@ -117,7 +117,7 @@ def without(llm: nn.Module) -> nn.Module:
 
 
 class ActingModel:
-    """The language model to act with: `llm` itself, or if it has adapters, a copy in which they are merged.
+    """The language model to act with: `llm`, or if it has adapters beside plain matrices, a copy with both merged.
 
     Merged, a Llama is plain again, which our kernels compute (`fast_llm`); unmerged, each adapted matrix costs two more
     products. The copy shares every weight that is not adapted. It is made when it is first asked for, and anew when a
@@ -138,7 +138,9 @@ class ActingModel:
         """See the class."""
         layers: list[Any] = [module for module in llm.modules() if _is_adapted(module)]
         weights = [weight for layer in layers for weight in layer.parameters()]
-        if not weights or any(type(weight) is not nn.Parameter for weight in weights):  # shards of a distributed model
+        # Shards of a distributed model, GPT-2's transposed matrices and routers of experts stay as they are.
+        plain = all(type(layer.base_layer) is nn.Linear for layer in layers)
+        if not plain or not weights or any(type(weight) is not nn.Parameter for weight in weights):
             return llm
         # The storage and the number of changes in place: an optimiser's step (but no fused one) and loading change it.
         made_of = tuple((weight.data_ptr(), weight._version) for weight in weights)

@@ -37,7 +37,7 @@ from lavis.models.fast_llm.attention import BLOCK as ATTENTION_BLOCK
 from lavis.models.fast_llm.attention import NAME as ATTENTION
 from lavis.models.fast_llm.attention import autocast_rotary
 from lavis.models.fast_llm.beam_search import BeamSettings, beam_search
-from lavis.models.fast_llm.decoding import greedy, pads_after
+from lavis.models.fast_llm.decoding import Rule, greedy, pads_after
 from lavis.models.fast_llm.kept_prompts import KeptPrompts, Named
 from lavis.models.fast_llm.llama_layer import supports
 from lavis.models.fast_llm.llama_runner import PREFILL
@@ -52,6 +52,7 @@ __all__ = [
     "BeamSettings",
     "KeptPrompts",
     "Named",
+    "Rule",
     "Runner",
     "autocast_rotary",
     "beam_search",

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError
-from lavis.models.fast_llm.decoding import position_ids
+from lavis.models.fast_llm.decoding import Rule, position_ids
 from lavis.models.fast_llm.kept_prompts import Named
 from lavis.models.fast_llm.runner import make_runner
 
@@ -66,12 +66,18 @@ class BeamSettings:
 
 @torch.no_grad()
 def beam_search(
-    llm: PreTrainedModel, embeds: Tensor, mask: Tensor, settings: BeamSettings, named: Named | None = None
+    llm: PreTrainedModel,
+    embeds: Tensor,
+    mask: Tensor,
+    settings: BeamSettings,
+    named: Named | None = None,
+    rule: Rule | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Ids (N * returned, new tokens) and scores (N * returned,) of Transformers' beam search.
 
     `embeds` (N, T, H) and `mask` (N, T) are padded prompts. A score is the sum of log-probabilities divided by
-    length ** `length_penalty`. Pads follow `</s>`. What begins like a kept prompt is not read again (`named`).
+    length ** `length_penalty`. Pads follow `</s>`. What begins like a kept prompt is not read again (`named`). If the
+    `rule` leaves fewer answers than there are beams, others fill their places, whose score is -inf.
     """
     count, beams, device = len(embeds), settings.beams, embeds.device
     runner = make_runner(llm, named)
@@ -98,6 +104,9 @@ def beam_search(
             logps = logps.scatter(1, seen, logps.gather(1, seen) * settings.repetition_penalty)
         if length - 1 < settings.min_new:
             logps[:, settings.eos_id] = -torch.inf
+        if rule:
+            prompts = torch.arange(count, device=device).repeat_interleave(beams)
+            logps = rule(prompts, running.ids[:, :, : length - 1].flatten(0, 1), logps)
 
         # 2. The 2 B best continuations of each prompt, best first, over all of its beams: B stay open even if B end.
         totals = (logps.view(count, beams, -1) + running.scores[..., None]).flatten(1)  # (N, B * V)

@@ -5,12 +5,26 @@ Shapes: N prompts, T positions (image tokens and text), H hidden size.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from lavis.models.fast_llm.kept_prompts import Named
 from lavis.models.fast_llm.runner import make_runner
+
+
+class Rule(Protocol):
+    """Which tokens may follow what was written: a grammar, for instance."""
+
+    def __call__(self, prompts: Tensor, written: Tensor, scores: Tensor, /) -> Tensor:
+        """`scores` (n, V) with -inf where a token must not follow.
+
+        Of n texts: the numbers of their prompts (n,), their new tokens so far (n, L), and the scores of the next one,
+        logits in greedy decoding, log-probabilities in a beam search.
+        """
+        ...
 
 
 def position_ids(mask: Tensor) -> Tensor:
@@ -36,8 +50,9 @@ def greedy(
     eos_id: int,
     pad_id: int,
     named: Named | None = None,
+    rule: Rule | None = None,
 ) -> Tensor:
-    """The most probable token at each step: the ids of `llm.generate(num_beams=1)`.
+    """The most probable token at each step, of those that the `rule` leaves: the ids of `llm.generate(num_beams=1)`.
 
     `embeds` (N, T, H) and `mask` (N, T) are left-padded prompts. Returns ids (N, at most max_new); `pad_id` after
     `eos_id`. The first `min_new` tokens are never `eos_id`. What begins like a kept prompt is not read again (`named`).
@@ -52,6 +67,8 @@ def greedy(
     for place in range(max_new):
         if place < min_new:
             logits[:, eos_id] = -torch.inf
+        if rule:
+            logits = rule(read, ids[read, :place], logits)
         token = torch.where(unfinished, logits.argmax(-1), pad_id)
         ids[read, place] = token
         unfinished = unfinished & (token != eos_id)

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 import regex
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from alfworld_native.language.sentences import parse_opening, type_of
 from lavis.models.blip2_models.text import LlmTokenizer
@@ -82,26 +81,22 @@ class PlanGrammar:
         return text if self.ends(text) and not (cut and shorter) else shorter
 
 
-class Grounded(LogitsProcessor):
-    """Leaves each row of a search the `beams` likeliest tokens with which its text is still the beginning of a plan.
+class Grounded:
+    """A rule of decoding (`fast_llm.Rule`): the likeliest tokens with which a text is still the beginning of a plan.
 
-    `grammars` are those of the prompts (None: their rows are left as they are), each of which has `beams` rows, and
-    `start` is the length of the padded prompts. A row whose text no token continues ends.
+    Each text keeps `beams` of them, by its prompt's grammar (None: all tokens). A text that no token continues ends.
     """
 
-    def __init__(
-        self, grammars: Sequence[PlanGrammar | None], tokenizer: LlmTokenizer, start: int, beams: int = 1
-    ) -> None:
+    def __init__(self, grammars: Sequence[PlanGrammar | None], tokenizer: LlmTokenizer, beams: int = 1) -> None:
         self._grammars = grammars
         self._tokenizer = tokenizer
-        self._start = start
         self._beams = beams
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """`input_ids` (B, T) with the prompts, `scores` (B, vocabulary): the scores, -inf where a token is not left."""
+    def __call__(self, prompts: Tensor, written: Tensor, scores: Tensor) -> Tensor:
+        """`scores` (n, vocabulary) with -inf where a token is not left; `prompts` (n,) numbers, `written` (n, L)."""
         left = torch.full_like(scores, -torch.inf)
-        for row, ids in enumerate(input_ids[:, self._start :].tolist()):
-            grammar = self._grammars[row // self._beams]
+        for row, (prompt, ids) in enumerate(zip(prompts.tolist(), written.tolist(), strict=True)):
+            grammar = self._grammars[prompt]
             tokens = slice(None) if grammar is None else self._next(grammar, ids, scores[row])
             left[row, tokens] = scores[row, tokens]
         return left

@@ -22,8 +22,9 @@ from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, why_unreadable
 from lavis.common.files import make_folder, sync, write_json
-from lavis.models.blip2_models.adapters import peft_model
-from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_prompts
+from lavis.models import fast_llm
+from lavis.models.blip2_models.adapters import ActingModel, peft_model
+from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_prompts, prompt_rows
 from lavis.models.decoding import forget_decoding
 from xrl_alignment.agents.language.prompt import token_counter
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion, plan_prompt
@@ -44,8 +45,9 @@ class LocalPlanner(Planner):
 
     `targets` names the layers that have one, by the end of their names; none: all. `examples` are shown before each
     question. `context_tokens` is the room for prompt and answer together. A `grounded` planner writes only plans of the
-    grammar (`PlanGrammar`), and in place of one that has failed another one, which a beam search finds. Raises
-    MissingExtraError without peft.
+    grammar (`PlanGrammar`), and in place of one that has failed another one, which a beam search finds. On a CPU plans
+    are written by a copy in which the adapter is merged (`ActingModel`), and keys and values of the prompts read last
+    are kept, in at most `kept_mib` MiB. Raises MissingExtraError without peft.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class LocalPlanner(Planner):
         max_batch: int = 32,
         targets: Sequence[str] = (),
         grounded: bool = False,
+        kept_mib: int = 0,
     ) -> None:
         try:
             from peft import LoraConfig
@@ -77,6 +80,11 @@ class LocalPlanner(Planner):
         self._context = context_tokens
         self._budget = context_tokens - max_answer_tokens - 1  # the BOS token
         self._count = token_counter(tokenizer.encode)
+        if fast_llm.cache_name(model) is None:
+            raise ConfigError(
+                f"planner.model: a {type(model).__name__} takes no cache of a prompt that it has read "
+                "(past_key_values): take another language model"
+            )
         if self._budget < 1:
             raise ConfigError(f"planner.context_tokens={context_tokens} leaves no room for a prompt")
         missing = [name for name in targets if not any(key.endswith(name) for key, _ in model.named_modules())]
@@ -86,7 +94,10 @@ class LocalPlanner(Planner):
         layers = list(targets) or "all-linear"
         with torch.random.fork_rng(devices=[]):  # the adapter's first weights are drawn; the program's seed stays
             torch.manual_seed(seed)
-            self.model = peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers))
+            try:
+                self.model = peft_model(model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers))
+            except ValueError as error:  # layers that peft knows no adapter for, as in Mamba
+                raise ConfigError(f"planner.lora_targets: {error}") from error
         # What trains is float32, whatever the base has: bfloat16 has 8 bits, so a change of less than about 1/512 of a
         # weight would be rounded away, and most updates are smaller.
         for parameter in self.model.parameters():
@@ -94,6 +105,8 @@ class LocalPlanner(Planner):
                 parameter.data = parameter.data.float()
         self.model.eval()
         self.identity = self._hash()
+        self._acting = ActingModel()
+        self._kept = fast_llm.KeptPrompts(kept_mib)
 
     # ---- planning ---------------------------------------------------------------------------------------------------
 
@@ -126,43 +139,30 @@ class LocalPlanner(Planner):
     ) -> list[list[tuple[str, int]]]:
         """For each prompt the `beams` most probable texts that a search finds, each with its number of tokens."""
         answers: list[list[tuple[str, int]]] = []
-        eos, pad, device = self.tokenizer.eos_id, self.tokenizer.pad_id, self.model.device
+        eos, pad = self.tokenizer.eos_id, self.tokenizer.pad_id
+        llm: Any = self.model.get_base_model()  # what peft wraps, with the adapter in its layers
+        if llm.device.type == "cpu":  # a GPU multiplies thin matrices in no time, and may have no room for a copy
+            llm = self._acting.of(llm)
+        self._kept.made_by(self.identity)
+        new = {"max_new": self.max_answer_tokens, "min_new": 0, "eos_id": eos, "pad_id": pad}
         size = max(self.max_batch // beams, 1)
         for start in range(0, len(prompts), size):
-            batch, rules = prompts[start : start + size], grammars[start : start + size]
-            longest = max(map(len, batch))
-            ids = torch.full((len(batch), longest), pad)  # (B, T)
-            mask = torch.zeros_like(ids)
-            for row, prompt in enumerate(batch):  # padded on the left: what is generated follows the prompt at once
-                ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-                mask[row, longest - len(prompt) :] = 1
-            ids, mask = ids.to(device), mask.to(device)
-            shared = None
+            batch = grammars[start : start + size]
+            rows = prompt_rows(prompts[start : start + size], pad)
+            ids = rows.ids.to(llm.device)  # (B, T)
+            embeds, mask = llm.get_input_embeddings()(ids), rows.mask.to(llm.device)
+            named = fast_llm.Named(self._kept, ids) if self._kept.limit else None
+            rule = Grounded(batch, self.tokenizer, beams) if any(batch) else None
             if beams > 1:
-                # The beams of a prompt share its keys and values; `generate` would compute them for each beam.
-                short = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "max_new_tokens": 1}
-                read = self.model.generate(**short, do_sample=False, pad_token_id=pad, return_dict_in_generate=True)
-                shared = read.past_key_values
-                if shared is not None:  # a model that keeps none reads the prompt for each beam
-                    # Not by `batch_repeat_interleave`, which linear attention's layers (Qwen 3.5, LFM2) lack.
-                    shared.reorder_cache(torch.arange(len(batch), device=device).repeat_interleave(beams))
-            made = self.model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                past_key_values=shared,
-                do_sample=False,
-                num_beams=beams,
-                num_return_sequences=beams,
-                length_penalty=0.0 if beams > 1 else None,  # the sum over tokens: the probability of the whole plan
-                max_new_tokens=self.max_answer_tokens,
-                eos_token_id=eos,
-                pad_token_id=pad,
-                logits_processor=[Grounded(rules, self.tokenizer, longest, beams)] if any(rules) else [],
-            )[:, longest:].tolist()  # (B * beams, up to max_answer_tokens)
-            # Behind a row's EOS stand pads, while other rows went on; a row without one was cut by `max_new_tokens`.
-            for row, grammar in enumerate(rules):
+                # A score is the sum over tokens, the probability of the whole plan.
+                search = fast_llm.BeamSettings(beams, returned=beams, repetition_penalty=1.0, length_penalty=0.0, **new)
+                made, _ = fast_llm.beam_search(llm, embeds, mask, search, named, rule)
+            else:
+                made = fast_llm.greedy(llm, embeds, mask, **new, named=named, rule=rule)
+            # Behind a row's EOS stand pads, while other rows went on; a row without one was cut by `max_new`.
+            for row, grammar in enumerate(batch):
                 texts = []
-                for tokens in made[row * beams : (row + 1) * beams]:
+                for tokens in made[row * beams : (row + 1) * beams].tolist():  # (B * beams, up to max_answer_tokens)
                     written = tokens[: tokens.index(eos)] if eos in tokens else tokens
                     text = self.tokenizer.decode(written).strip()
                     texts.append((grammar.whole(text, cut=eos not in tokens) if grammar else text, len(written)))

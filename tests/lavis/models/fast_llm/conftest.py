@@ -6,7 +6,24 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+
+def odd_sums(prompts: Tensor, written: Tensor, scores: Tensor) -> Tensor:
+    """A rule of decoding without sense: its tokens depend on the prompt's number and on all that was written."""
+    sums = (prompts + written.sum(1))[:, None] + torch.arange(scores.shape[1])
+    return scores.masked_fill(sums % 3 == 0, -torch.inf)
+
+
+class OddSums(LogitsProcessor):
+    """The same rule for Transformers, which gives each prompt `beams` rows."""
+
+    def __init__(self, beams: int = 1) -> None:
+        self.beams = beams
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return odd_sums(torch.arange(len(scores)) // self.beams, input_ids, scores)
 
 
 @pytest.fixture

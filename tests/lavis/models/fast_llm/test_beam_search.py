@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from lavis.models.fast_llm.beam_search import BeamSettings, beam_search
 from lavis.models.fast_llm.decoding import pads_after
+from tests.lavis.models.fast_llm.conftest import OddSums, odd_sums
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,20 @@ def test_beam_search_equals_transformers(model: PreTrainedModel, options: dict) 
     ids, scores = beam_search(model, embeds, mask, settings)
     assert ids.tolist() == pads_after(want.sequences, 2, 0).tolist()
     assert torch.allclose(scores, want.sequences_scores, atol=1e-4)
+
+
+def test_a_rule_decides_what_may_follow(model: PreTrainedModel) -> None:
+    torch.manual_seed(2)
+    embeds, mask = torch.randn(5, 6, 16), torch.ones(5, 6, dtype=torch.long)
+    want = model.generate(
+        inputs_embeds=embeds, attention_mask=mask, max_new_tokens=6, eos_token_id=2, pad_token_id=0, num_beams=3,
+        num_return_sequences=3, length_penalty=0.0, logits_processor=[OddSums(beams=3)], output_scores=True,
+        return_dict_in_generate=True,
+    )  # fmt: skip
+    ids, scores = beam_search(model, embeds, mask, BeamSettings(3, 6, 0, 1.0, 0.0, 3, 2, 0), rule=odd_sums)
+    assert ids.tolist() == pads_after(want.sequences, 2, 0).tolist()
+    assert torch.allclose(scores, want.sequences_scores, atol=1e-4)
+    assert ids.tolist() != beam_search(model, embeds, mask, BeamSettings(3, 6, 0, 1.0, 0.0, 3, 2, 0))[0].tolist()
 
 
 def test_more_answers_than_beams() -> None:

@@ -9,6 +9,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel
 from lavis.models.fast_llm.decoding import greedy, pads_after, position_ids
 from lavis.models.fast_llm.llama_runner import LlamaRunner
 from lavis.models.fast_llm.transformers_runner import TransformersRunner
+from tests.lavis.models.fast_llm.conftest import OddSums, odd_sums
 
 
 @pytest.mark.parametrize("padded", [True, False])
@@ -19,6 +20,19 @@ def test_greedy_equals_transformers(model: PreTrainedModel, padded: bool) -> Non
     want = model.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=7, eos_token_id=2, pad_token_id=0)
     got = greedy(model, embeds, mask, max_new=7, min_new=0, eos_id=2, pad_id=0)
     assert got.tolist() == want.tolist()
+
+
+def test_a_rule_decides_what_may_follow(model: PreTrainedModel) -> None:
+    """By prompt and by what was written, also once the runner reads fewer rows."""
+    torch.manual_seed(2)
+    embeds, mask = torch.randn(9, 6, 16), torch.ones(9, 6, dtype=torch.long)
+    want = model.generate(
+        inputs_embeds=embeds, attention_mask=mask, max_new_tokens=7, eos_token_id=2, pad_token_id=0,
+        logits_processor=[OddSums()],
+    )  # fmt: skip
+    got = greedy(model, embeds, mask, max_new=7, min_new=0, eos_id=2, pad_id=0, rule=odd_sums)
+    assert got.tolist() == want.tolist()
+    assert got.tolist() != greedy(model, embeds, mask, max_new=7, min_new=0, eos_id=2, pad_id=0).tolist()
 
 
 def test_answers_that_have_ended_are_no_longer_read(model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:

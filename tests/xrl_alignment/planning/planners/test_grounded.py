@@ -138,24 +138,6 @@ def test_a_plan_that_has_failed_gives_way_to_another_one(local_planner) -> None:
     assert free.plan_all([START._replace(failed=(text.text,))]) == [text]
 
 
-def test_the_search_for_another_plan_reads_each_prompt_once(local_planner) -> None:
-    grounded = local_planner(grounded=True)
-    grounded.max_answer_tokens = 8
-    read: list[tuple[int, int]] = []  # the shape of each call that reads more than the newest token
-
-    def note(module, args, kwargs) -> None:
-        if kwargs["input_ids"].shape[1] > 1:
-            read.append(tuple(kwargs["input_ids"].shape))
-
-    (answer,) = grounded.plan_all([START])
-    again = [question._replace(failed=(answer.text,)) for question in (START, START, START)]
-    hook = grounded.model.get_base_model().register_forward_pre_hook(note, with_kwargs=True)
-    grounded.plan_all(again)
-    hook.remove()
-    length = len(grounded.encode(grounded.prompt(START)))
-    assert read == [(3, length), (3, length - 1)]  # greedy, then for the search: not once for each of its beams
-
-
 class Watched(ExplorerPlanner):
     """Remembers what it was asked and said."""
 

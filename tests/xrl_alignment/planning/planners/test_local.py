@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from os.path import commonprefix
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Lfm2Config
+from transformers import AutoModelForCausalLM, GPT2Config, Lfm2Config, MambaConfig, RwkvConfig
 
 from lavis.common.errors import ConfigError, MissingFileError
 from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
+from lavis.models.fast_llm import KeptPrompts
 from tests.tiny_checkpoints import write_llama
 from xrl_alignment.planning.planners.base import PlanAnswer, PlanQuestion
 from xrl_alignment.planning.planners.learning import PlanExample, answer_logps, train_planner
@@ -50,6 +52,61 @@ def test_beams_share_a_prompt_that_a_model_of_convolutions_has_read() -> None:
     together = planner._written(prompts, [None, None], beams=3)
     assert together == [planner._written([prompt], [None], beams=3)[0] for prompt in prompts]
     assert [len(answers) for answers in together] == [3, 3]
+
+
+def test_plans_are_those_of_generate_with_the_adapter(local_planner) -> None:
+    """Of Transformers, with the adapter beside its layers: merged it writes the same plans."""
+    planner = local_planner()
+    tune(planner)
+    for question, answer in zip(QUESTIONS, planner.plan_all(QUESTIONS), strict=True):
+        prompt = planner.encode(planner.prompt(question))
+        (made,) = planner.model.generate(
+            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=2, pad_token_id=3
+        ).tolist()
+        assert answer.text == planner.tokenizer.decode([i for i in made[len(prompt) :] if i != 2]).strip()
+
+
+def test_kept_prompts_give_the_same_plans_until_the_adapter_changes(local_planner, monkeypatch) -> None:
+    plain, kept = local_planner(), local_planner(kept_mib=8)
+    found = []
+    find = KeptPrompts.find
+    monkeypatch.setattr(KeptPrompts, "find", lambda self, names: found.append(find(self, names)) or found[-1])
+    later = [QUESTIONS[0]._replace(history=(("go to desk 1", "You arrive at desk 1."),)), QUESTIONS[1]]
+    for questions in (QUESTIONS, later):
+        assert [a.text for a in kept.plan_all(questions)] == [a.text for a in plain.plan_all(questions)]
+    # Room and task of a prompt that has grown are not read again, and of one that came again only its last token is.
+    before, after = (kept.encode(kept.prompt(question)) for question in (QUESTIONS[0], later[0]))
+    same = kept.encode(kept.prompt(QUESTIONS[1]))
+    assert {one.length for one in found[2:]} == {len(commonprefix([before, after])), len(same) - 1}
+    assert len(before) - 3 < len(commonprefix([before, after])) and len(found) == 4
+    for planner in (plain, kept):
+        tune(planner)
+    assert [a.text for a in kept.plan_all(later)] == [a.text for a in plain.plan_all(later)]
+    assert found[-2:] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (RwkvConfig, "planner.model: a RwkvForCausalLM takes no cache"),
+        (MambaConfig, "planner.lora_targets: .*out_proj"),
+    ],
+)
+def test_a_model_that_cannot_plan_or_learn_is_told(config, told) -> None:
+    model = AutoModelForCausalLM.from_config(config(vocab_size=1024, hidden_size=32, num_hidden_layers=2))
+    tokenizer = load_llm_tokenizer(package_path("tiny"))
+    with pytest.raises(ConfigError, match=told):
+        LocalPlanner(model, tokenizer)
+
+
+def test_adapters_beside_matrices_of_another_kind_stay_there() -> None:
+    """GPT-2's are transposed: nothing is merged, and the adapter counts."""
+    config = GPT2Config(vocab_size=1024, n_positions=256, n_embd=32, n_layer=1, n_head=2)
+    model, tokenizer = AutoModelForCausalLM.from_config(config), load_llm_tokenizer(package_path("tiny"))
+    planner = LocalPlanner(model, tokenizer, max_answer_tokens=6, context_tokens=256)
+    before = planner.plan_all(QUESTIONS)
+    train_planner(planner, [PlanExample(QUESTIONS[0], "go to desk 1")], PlannerTraining(epochs=30, lr=0.02))
+    assert before[0].text != planner.plan_all(QUESTIONS)[0].text == "go to desk 1"
 
 
 def test_a_plan_is_greedy_whatever_the_folder_says_of_decoding(tmp_path) -> None:
