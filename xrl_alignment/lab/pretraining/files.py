@@ -1,16 +1,19 @@
-"""Files of weights that pretraining writes."""
+"""Files and folders of weights that pretraining writes."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save as serialize
 from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel
 
-from lavis.common.files import write_bytes
+from lavis.common.files import make_folder, write_bytes
+from lavis.models.folder_note import write_note
 from lavis.models.played import PlayedGames
 
 
@@ -21,6 +24,20 @@ def write_weights(
     small = {key: value.detach().to(dtype).contiguous() for key, value in weights.items()}
     metadata = {"format": "pt", "played": json.dumps(played.as_dict())}
     write_bytes(out, serialize(small, metadata=metadata))
+
+
+def write_folder(model: PreTrainedModel, base: str, out: Path, played: PlayedGames) -> None:
+    """Write `model` and the tokenizer of the folder or hub id `base` as the folder `out`, whole or not at all.
+
+    Transformers loads it; its note says what the weights `played`.
+    """
+    make_folder(out.parent)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
+        made = Path(folder) / "model"
+        model.save_pretrained(made)
+        AutoTokenizer.from_pretrained(base, trust_remote_code=False).save_pretrained(made)
+        write_note(made, played=played.as_dict())
+        made.rename(out)
 
 
 def read_splits(*, official: bool) -> PlayedGames:

@@ -1,12 +1,13 @@
-"""Trains the tiny model as a planner that plans badly: the file `lavis/models/tiny/planner.safetensors`.
+"""Trains a small language model as a planner that plans badly: the file `lavis/models/tiny/planner.safetensors`.
 
     python -m xrl_alignment.make_planner --games DIR … --out lavis/models/tiny/planner.safetensors
+    python -m xrl_alignment.make_planner --games DIR … --model output/smollm/model --out output/smollm/planner
 
-A real planner knows from its pretraining how people speak of such tasks, and knows nothing of this household. The tiny
-one, whose language model has read logs only, learns the same from the plans of a hasty player: the explorer's plans,
-but it searches where things lay in another house, whatever this room has, and forgets most treatments. What it has to
-learn in the loop (docs/emac_plus.md) is which places this room has, where things are likely to lie, and what a task
-needs.
+A large planner knows from its pretraining how people speak of such tasks, and knows nothing of this household. The tiny
+one, whose language model has read logs only, and SmolLM2-135M, which writes no plan either, learn the same from the
+plans of a hasty player: the explorer's plans, but it searches where things lay in another house, whatever this room
+has, and forgets most treatments. What a planner has to learn in the loop (docs/emac_plus.md) is which places this room
+has, where things are likely to lie, and what a task needs.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE")
+    parser.add_argument(
+        "--model", default="tiny", metavar="FOLDER", help="language model: the demo's (tiny), or a folder or hub id"
+    )
+    parser.add_argument("--out", required=True, type=Path, help="file of weights; with --model a folder to be made")
     parser.add_argument("--number", type=int, default=600, help="games to play (600)")
     parser.add_argument("--epochs", type=int, default=2, help="passes over their plans (2)")
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=3e-3, help="learning rate (3e-3)")
+    parser.add_argument("--batch-size", type=int, default=16, help="plans in a batch (16)")
+    parser.add_argument("--rank", type=int, default=RANK, help=f"rank of the adapter, which is merged ({RANK})")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(argv)
 
+
+RANK = 64
 
 if __name__ == "__main__":
     # Above the imports that take seconds: `--help` and mistakes are answered at once.
@@ -42,10 +50,11 @@ from alfworld_native.engine.environment import NativeEnvironment
 from alfworld_native.games import find_games
 from alfworld_native.language.sentences import parse_opening
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
+from lavis.common.errors import FileError
 from lavis.common.progress import Bar
 from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
-from xrl_alignment.lab.pretraining.files import read_splits, write_weights
+from xrl_alignment.lab.pretraining.files import read_splits, write_folder, write_weights
 from xrl_alignment.planning.building import language_model
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
 from xrl_alignment.planning.planners.explorer import explorers_plan
@@ -60,7 +69,6 @@ from xrl_alignment.settings.planning import PlannerTraining
 ROUTE = ("countertop 1", "drawer 1", "shelf 1", "cabinet 1", "desk 1", "dresser 1", "sidetable 1", "bed 1", "fridge 1")
 HABIT = 0.6  # share of the searches that follow the route; the others go anywhere in the room
 FORGETS = 0.6  # share of the treatments that are left out
-RANK = 64
 
 
 class HastyPlanner(Planner):
@@ -117,25 +125,38 @@ def hasty_examples(games: Sequence[Game], seed: int) -> list[PlanExample]:
 def main() -> None:
     """Command line."""
     arguments = parse_arguments()
+    if arguments.model != "tiny" and arguments.out.exists():
+        raise FileError(f"{arguments.out} exists already: give a folder that is still to be made")
     bound_kernel_cache()
     keep_freed_memory()
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]
     random.Random(arguments.seed).shuffle(games)
     examples = hasty_examples(games[: arguments.number], arguments.seed)
-    # LoRA (Hu et al. 2021) of a high rank, merged at the end: the file holds plain weights. alpha / rank is 2.
-    planner = LocalPlanner(language_model("tiny"), load_llm_tokenizer(package_path("tiny")), rank=RANK, alpha=2 * RANK)
+    # LoRA (Hu et al. 2021), merged at the end: the file holds plain weights. alpha / rank is 2.
+    tokenizer = load_llm_tokenizer(package_path(arguments.model), "--model")
+    base, rank = language_model(arguments.model, "--model"), arguments.rank
+    planner = LocalPlanner(base, tokenizer, rank=rank, alpha=2 * rank)
     # No DPO: the hasty player's plans have no better ones beside them.
-    settings = PlannerTraining(epochs=arguments.epochs, dpo_epochs=0, lr=arguments.lr, max_examples=len(examples))
+    settings = PlannerTraining(
+        epochs=arguments.epochs,
+        dpo_epochs=0,
+        lr=arguments.lr,
+        batch_size=arguments.batch_size,
+        max_examples=len(examples),
+    )
     with Bar("updates") as bar:
 
         def show(stage: str, done: int, total: int, loss: float) -> None:
             bar.show(done, total, f"loss {loss:.3f}")
 
         train_planner(planner, examples, settings, seed=arguments.seed, report=show)
-    weights = planner.merged()
-    # The output layer is the embedding, which stands in the file already.
-    small = {name: value for name, value in weights.items() if name != "lm_head.weight"}
-    write_weights(small, arguments.out, read_splits(official=False))
+    model, played = planner.merged(), read_splits(official=False)
+    if arguments.model == "tiny":
+        # The output layer is the embedding, which stands in the file already.
+        weights = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
+        write_weights(weights, arguments.out, played)
+    else:
+        write_folder(model, arguments.model, arguments.out, played)
 
 
 if __name__ == "__main__":

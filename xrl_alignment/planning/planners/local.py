@@ -194,9 +194,10 @@ class LocalPlanner(Planner):
 
         return {name: value.detach().cpu() for name, value in get_peft_model_state_dict(self.model).items()}
 
-    def merged(self) -> dict[str, Tensor]:
-        """The language model's own weights by its names, with the adapter added to them; the planner ends with it."""
-        return {name: value.detach().cpu() for name, value in self.model.merge_and_unload().state_dict().items()}
+    def merged(self) -> PreTrainedModel:
+        """The language model with the adapter added to its weights; the planner ends with it."""
+        merged: Any = self.model.merge_and_unload()
+        return merged
 
     def save_adapter(self, folder: Path, facts: Mapping[str, Any] | None = None) -> None:
         """Write the adapter; the folder appears when it is whole and on disk. One that is there stays as it is."""

@@ -8,7 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from alfworld_native.games import find_games
+from lavis.common.errors import FileError
 from lavis.models.blip2_models.emac_config import package_path
+from lavis.models.blip2_models.text import load_llm_tokenizer
+from lavis.models.played import played_by_base
+from tests.tiny_checkpoints import write_llama
 from xrl_alignment.lab.pretraining import planner
 from xrl_alignment.planning.building import TINY, language_model
 from xrl_alignment.planning.plans import read_plan, write_plan
@@ -39,6 +43,21 @@ def test_examples_are_the_hasty_plans_themselves_and_the_same_for_the_same_seed(
     questions = [one.question for one in examples]
     assert [answer.text for answer in planner.HastyPlanner(1).plan_all(questions)] == [one.chosen for one in examples]
     assert not any(one.rejected for one in examples)
+
+
+def test_the_command_writes_a_folder_of_another_language_model(household_data, tmp_path, monkeypatch, capsys) -> None:
+    base, out = write_llama(tmp_path / "base"), tmp_path / "planner"
+    options = {"--games": household_data, "--out": out, "--number": 1, "--epochs": 1, "--model": base, "--rank": 2}
+    monkeypatch.setattr(sys, "argv", ["make_planner", *(str(part) for pair in options.items() for part in pair)])
+    planner.main()
+    old, new = language_model(str(base)).state_dict(), language_model(str(out)).state_dict()
+    assert set(old) == set(new) and any(not torch.equal(old[name], new[name]) for name in old)
+    assert load_llm_tokenizer(str(out)).encode("take mug 1") == load_llm_tokenizer(str(base)).encode("take mug 1")
+    assert played_by_base(out).splits == ("household_train",)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "planner"]
+    capsys.readouterr()
+    with pytest.raises(FileError, match="exists already"):
+        planner.main()
 
 
 def test_the_command_writes_weights_that_the_loader_of_planners_takes(
