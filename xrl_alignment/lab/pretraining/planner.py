@@ -54,6 +54,7 @@ from lavis.common.errors import FileError
 from lavis.common.progress import Bar
 from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
+from lavis.models.played import PlayedGames, played_by_base
 from xrl_alignment.lab.pretraining.files import read_splits, write_folder, write_weights
 from xrl_alignment.planning.building import language_model
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
@@ -156,7 +157,8 @@ def main() -> None:
         weights = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
         write_weights(weights, arguments.out, played)
     else:
-        write_folder(model, arguments.model, arguments.out, played)
+        before = played_by_base(arguments.model) or PlayedGames()
+        write_folder(model, arguments.model, arguments.out, before.merged(played))
 
 
 if __name__ == "__main__":
