@@ -38,9 +38,6 @@ def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: 
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
-        from peft.tuners.lora import Linear
-
-        from lavis.models.blip2_models.adapted_linear import AdaptedLinear
     except ImportError as error:
         raise MissingExtraError("model.lora_rank needs peft: pip install -e '.[lora]'") from error
     linear = {name.rsplit(".", 1)[-1] for name, module in llm.named_modules() if isinstance(module, nn.Linear)}
@@ -52,9 +49,7 @@ def add_lora(llm: nn.Module, *, rank: int, alpha: int, dropout: float, targets: 
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=list(targets))
     inject_adapter_in_model(config, llm)
     _order_sets(config)
-    for layer in llm.modules():
-        if type(layer) is Linear:
-            layer.__class__ = AdaptedLinear  # the same layer with another forward pass
+    _use_own_pass(llm)
     for name, parameter in llm.named_parameters():
         if is_adapter(name):
             # bfloat16 has 8 bits: most updates change a weight by less than it can tell, and would be lost.
@@ -71,7 +66,19 @@ def peft_model(model: PreTrainedModel, config: LoraConfig) -> PeftModel | PeftMi
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         adapted = get_peft_model(model, config)
     _order_sets(adapted.peft_config["default"])
+    _use_own_pass(adapted)
     return adapted
+
+
+def _use_own_pass(adapted: nn.Module) -> None:
+    """Give the adapted linear layers our forward and backward pass in place of peft's."""
+    from peft.tuners.lora import Linear
+
+    from lavis.models.blip2_models.adapted_linear import AdaptedLinear
+
+    for layer in adapted.modules():
+        if type(layer) is Linear:
+            layer.__class__ = AdaptedLinear  # the same layer with another forward pass
 
 
 def _order_sets(config: object) -> None:

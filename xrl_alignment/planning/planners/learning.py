@@ -192,16 +192,20 @@ def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]
         prompt = planner.encode(planner.prompt(question))
         encoded.append((prompt, planner.encode_plan(plan)))
     longest = max(len(prompt) + len(answer) for prompt, answer in encoded)
-    ids = torch.full((len(encoded), longest), planner.tokenizer.pad_id)  # (N, L), padded on the right
-    mask, wanted = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    # (N, L), padded on the right, where no real token of a causal model sees the pads: attention needs no mask.
+    ids = torch.full((len(encoded), longest), planner.tokenizer.pad_id)
+    wanted = torch.zeros_like(ids, dtype=torch.bool)
     for row, (prompt, answer) in enumerate(encoded):
         ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-        mask[row, : len(prompt) + len(answer)] = 1
         wanted[row, len(prompt) : len(prompt) + len(answer)] = True
-    ids, mask, wanted = (tensor.to(planner.model.device) for tensor in (ids, mask, wanted))
-    logits = planner.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
+    ids, wanted = ids.to(planner.model.device), wanted.to(planner.model.device)
     told = wanted[:, 1:]  # (N, L - 1): position i predicts token i + 1
-    # In float32 and only where a plan stands: (tokens of all plans, vocabulary) instead of (N, L, vocabulary).
-    losses = functional.cross_entropy(logits[told].float(), ids[:, 1:][told], reduction="none")
+    columns = told.any(0).nonzero()[:, 0]  # (C,) of some row's plan: the logits of all others are never computed
+    half = planner.model.get_base_model().dtype is torch.bfloat16  # then the adapter's products are, too
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
+        read = planner.model(input_ids=ids, use_cache=False, logits_to_keep=columns)
+    # In float32 and only where a plan stands: (tokens of all plans, vocabulary) instead of (N, C, vocabulary).
+    logits = read.logits[told[:, columns]].float()
+    losses = functional.cross_entropy(logits, ids[:, 1:][told], reduction="none")
     sums = torch.zeros(told.shape, device=losses.device).masked_scatter(told, -losses).sum(1)
     return sums, told.sum(1)
