@@ -72,7 +72,6 @@ _CHANGES: dict[str, dict[str, Any]] = {  # ablation -> settings of the planner
     "cross_entropy": {},
     "step_teacher": {"replan_every": 1},
 }
-_ACTORS = ("planner", "agent")
 _TEXT_NOISE = (0.05, 0.1, 0.2, 0.4)  # `environment.text_noise` of the curve that `run.robustness` draws
 
 
@@ -206,7 +205,7 @@ def find_all_games(config: EmacPlusConfig) -> LoopGames:
     )
 
 
-def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bool = False) -> dict[str, Any]:
+def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path) -> dict[str, Any]:
     """The loop, its evaluations and its ablations; returns what the summary holds."""
     run, (training, heldout, official) = config.run, games
     # The loop's own games, and those of the weights that agent and planner begin with.
@@ -215,11 +214,11 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
     trained_on = {"trained_on": trained_among(known, heldout, run.eval_split)}  # of the held-out games
     if run.valid_seen:
         trained_on["trained_on_valid_seen"] = trained_among(known, official, "valid_seen")
-    summary, cost, identity = _play_loop(config, games, folder, quiet=quiet)
+    summary, cost, identity = _play_loop(config, games, folder)
     for name in run.ablations:
         # A function of its own, so that one loop's models are gone before the next one's are loaded.
         changed = ablated(config, name, cost)
-        summary[name] = _play_ablation(changed, games, folder / "ablations" / name, calls=folder / CALLS, quiet=quiet)
+        summary[name] = _play_ablation(changed, games, folder / "ablations" / name, folder / CALLS)
     facts = {
         "seed": run.seed,
         "planner": identity,
@@ -232,37 +231,40 @@ def run_all(config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bo
     return summary | facts
 
 
-def _play_ablation(
-    config: EmacPlusConfig, games: LoopGames, folder: Path, *, calls: Path, quiet: bool
-) -> dict[str, Any]:
+def _play_ablation(config: EmacPlusConfig, games: LoopGames, folder: Path, calls: Path) -> dict[str, Any]:
     """A loop of its own, trained and evaluated; its row of the summary."""
-    with closing(build_loop(config, folder, quiet=quiet, calls=calls)) as loop:
+    with closing(build_loop(config, folder, calls=calls)) as loop:
         loop.run(games.training)
-        found = {who: loop.evaluate(f"{who}_after", games.heldout, agent=who == "agent") for who in _ACTORS}
+        found = _evaluate_both(loop, "after", games.heldout)
         tokens = loop.training_cost().tokens
-    return found["agent"] | {"planner_success": found["planner"]["success"], "training_tokens": tokens}
+    return found["agent_after"] | {"planner_success": found["planner_after"]["success"], "training_tokens": tokens}
 
 
-def _play_loop(
-    config: EmacPlusConfig, games: LoopGames, folder: Path, *, quiet: bool
-) -> tuple[dict[str, Any], TrainingCost, str]:
+def _evaluate_both(loop: Loop, name: str, games: list[Game], **changes: Any) -> dict[str, Any]:
+    """The rows `planner_<name>` (the planner alone) and `agent_<name>` of the summary; see `Loop.evaluate`."""
+    return {
+        f"{who}_{name}": loop.evaluate(f"{who}_{name}", games, agent=who == "agent", **changes)
+        for who in ("planner", "agent")
+    }
+
+
+def _play_loop(config: EmacPlusConfig, games: LoopGames, folder: Path) -> tuple[dict[str, Any], TrainingCost, str]:
     """The loop with its evaluations: their rows of the summary, what training has cost, and who the planner is."""
     run, (training, heldout, official) = config.run, games
-    with closing(build_loop(config, folder, quiet=quiet)) as loop:
-
-        def evaluated(when: str, split: str, games: list[Game]) -> dict[str, Any]:
-            names = {who: f"{who}_{when}{split}" for who in _ACTORS}
-            return {name: loop.evaluate(name, games, agent=who == "agent") for who, name in names.items()}
-
-        before = evaluated("before", "", heldout) | (evaluated("before", "_valid_seen", official) if official else {})
+    with closing(build_loop(config, folder)) as loop:
+        summary = _evaluate_both(loop, "before", heldout)
+        if official:
+            summary |= _evaluate_both(loop, "before_valid_seen", official)
         loop.run(training)
-        summary = before | evaluated("after", "", heldout)
-        summary |= evaluated("after", "_valid_seen", official) if official else {}
+        summary |= _evaluate_both(loop, "after", heldout)
+        if official:
+            summary |= _evaluate_both(loop, "after_valid_seen", official)
         # Switches: the trained agent and planner play once more with one rule changed.
         for name in run.switches:
             rules = dataclasses.replace(config.planner, **_CHANGES[name])
-            found = {who: loop.evaluate(f"{who}_{name}", heldout, agent=who == "agent", rules=rules) for who in _ACTORS}
-            summary[f"agent_{name}"] = found["agent"] | {"planner_success": found["planner"]["success"]}
+            found = _evaluate_both(loop, name, heldout, rules=rules)
+            success = found[f"planner_{name}"]["success"]
+            summary[f"agent_{name}"] = found[f"agent_{name}"] | {"planner_success": success}
         # Noise on the frames (severity 0 is none), each with the planner's triggers and without; then on the reports.
         kind, fixed = config.environment.image_noise, dataclasses.replace(config.planner, **_CHANGES["no_replanning"])
         for severity in range(5) if run.robustness else ():
@@ -273,9 +275,7 @@ def _play_loop(
                 summary[name] = loop.evaluate(name, heldout, agent=True, make_environment=noisy, rules=rules)
         for rate in _TEXT_NOISE if run.robustness else ():
             noisy = environment_factory(dataclasses.replace(config.environment, text_noise=rate), run.max_steps)
-            for who in _ACTORS:
-                name = f"{who}_text_noise_{rate}"
-                summary[name] = loop.evaluate(name, heldout, agent=who == "agent", make_environment=noisy)
+            summary |= _evaluate_both(loop, f"text_noise_{rate}", heldout, make_environment=noisy)
         for severity in range(1, 5) if run.report_noise else ():
             name = f"agent_report_noise_{severity}"
             summary[name] = loop.evaluate(name, heldout, agent=True, report_severity=severity)
@@ -311,7 +311,7 @@ def refuse_earlier_frames(frames: object) -> None:
         )
 
 
-def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, calls: Path | None = None) -> Loop:
+def build_loop(config: EmacPlusConfig, folder: Path, *, calls: Path | None = None) -> Loop:
     """A loop in `folder` with its planner, trainer and agent. Raises what the models and the endpoint raise.
 
     `calls` is the file of what calls to the planner's endpoint cost (None: one in `folder`): loops that share it share
@@ -366,7 +366,6 @@ def build_loop(config: EmacPlusConfig, folder: Path, *, quiet: bool = False, cal
         trainer=trainer,
         agent=agent,
         make_environment=environment_factory(config.environment, run.max_steps),
-        quiet=quiet,
     )
 
 

@@ -15,7 +15,7 @@ whose files are not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +72,6 @@ class Loop:
         trainer: LocalPlanner | None,
         agent: LearningAgent,
         make_environment: Callable[[], Environment],
-        quiet: bool = False,
     ) -> None:
         self.folder = folder
         self.config = config
@@ -88,7 +87,6 @@ class Loop:
         self.trainer = trainer if config.planner.learn else None
         self.agent = agent
         self.make_environment = make_environment
-        self.quiet = quiet
         make_folder(folder / "buffer")
         for written in (folder, folder / "buffer", folder / "evaluations", *folder.glob("round_*")):
             remove_temporaries(written)  # of a killed loop
@@ -112,13 +110,8 @@ class Loop:
             if self.config.run.skip_solved:
                 # Won by the agent itself in an earlier round: a game in which the plan's commands were executed in its
                 # place says nothing of what it can do.
-                solved = set()
-                for path in self.folder.glob("round_*/game_*.json"):
-                    if int(path.parent.name.removeprefix("round_")) >= round:
-                        continue
-                    one = read_json(path)
-                    if one["result"]["won"] and not one["assisted"]:
-                        solved.add(one["result"]["game"])
+                won = [record for record in self._records(round) if record["result"]["won"]]
+                solved = {record["result"]["game"] for record in won if not record["assisted"]}
                 chosen = [game for game in chosen if game.id not in solved]
             self._collect(round, chosen)  # -> round_<n>/ and buffer/
             self._train_agent(round)  # -> agent_<n>.pth
@@ -142,7 +135,7 @@ class Loop:
             count=self.planner.count,
         )
         answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
-        with GameProgress(len(missing), quiet=self.quiet) as bar, SequentialExecutor(run.max_batch) as own:
+        with GameProgress(len(missing)) as bar, SequentialExecutor(run.max_batch) as own:
             bar.say(f"round {round + 1} of {run.num_rounds}: the agent plays {len(missing)} games")
 
             def keep(outcome: JobOutcome) -> None:
@@ -167,7 +160,7 @@ class Loop:
             # DPO's reference: the policy after the last round of cloning, or that with which the loop began.
             reference = self.folder / (f"agent_{run.bc_rounds - 1:03d}.pth" if run.bc_rounds else START)
             games = tuple(sorted(ShardFolder(self.folder / "buffer").games()))
-            with Bar("batches", quiet=self.quiet) as bar:
+            with Bar("batches") as bar:
                 if not games:
                     bar.say("the agent has nothing to learn from: no game so far had a plan that it could follow")
 
@@ -184,7 +177,7 @@ class Loop:
         folder = self.folder / "adapters" / f"round_{round:03d}"
         if not folder.exists():
             examples = self.examples(round)
-            with Bar("updates", quiet=self.quiet) as bar:
+            with Bar("updates") as bar:
 
                 def show(stage: str, done: int, total: int, loss: float) -> None:
                     bar.show(done, total, f"the planner learns ({stage}), loss {loss:.3f}")
@@ -204,19 +197,15 @@ class Loop:
     def examples(self, round: int) -> list[PlanExample]:
         """What the planner learns from after `round`: the plans of all rounds so far."""
         found: list[PlanExample] = []
-        # Sorted: a folder lists its files in any order, and training draws examples by their places.
-        for path in sorted(self.folder.glob("round_*/game_*.json")):
-            if int(path.parent.name.removeprefix("round_")) <= round:
-                record = plain_texts(read_json(path))
-                rules = self.config.planner
-                found += examples_of(record, targets=rules.targets, learn_feedback=rules.learn_feedback)
+        rules = self.config.planner
+        for record in self._records(round + 1):
+            found += examples_of(plain_texts(record), targets=rules.targets, learn_feedback=rules.learn_feedback)
         return found
 
     def training_cost(self) -> TrainingCost:
         """What the planner cost in all rounds so far."""
         tokens = calls = each_step = 0
-        for path in self.folder.glob("round_*/game_*.json"):
-            record = read_json(path)
+        for record in self._records(self.config.run.num_rounds):
             plans, judgements = record["calls"], record.get("feedbacks", ())
             tokens += sum(call["tokens"] for call in [*plans, *judgements])
             calls += len(plans) + len(judgements)
@@ -226,6 +215,13 @@ class Loop:
 
     def _record(self, round: int, number: int) -> Path:
         return self.folder / f"round_{round:03d}" / f"game_{number:04d}.json"
+
+    def _records(self, rounds: int) -> Iterator[dict[str, Any]]:
+        """The records of all games that were played in the first `rounds` rounds."""
+        # Sorted: a folder lists its files in any order, and training draws examples by their places.
+        for path in sorted(self.folder.glob("round_*/game_*.json")):
+            if int(path.parent.name.removeprefix("round_")) < rounds:
+                yield read_json(path)
 
     # ---- evaluation -------------------------------------------------------------------------------------------------
 
@@ -255,10 +251,7 @@ class Loop:
             )
             answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
             played = []
-            with (
-                GameProgress(len(games), quiet=self.quiet) as bar,
-                SequentialExecutor(self.config.run.max_batch) as own,
-            ):
+            with GameProgress(len(games)) as bar, SequentialExecutor(self.config.run.max_batch) as own:
                 bar.say(f"{name}: {len(games)} games")
                 for outcome in own.run(player, list(games), answer=answer):
                     played.append(outcome.value)

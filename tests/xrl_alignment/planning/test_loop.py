@@ -50,7 +50,7 @@ def make_loop(tmp_path, local_planner):
         # A random language model has no plan to label with: the explorer plans, and the other learns from it.
         return Loop(
             tmp_path / name, config, planner=ExplorerPlanner(), trainer=local_planner(), agent=agent,
-            make_environment=lambda: make_environment("native"), quiet=True,
+            make_environment=lambda: make_environment("native"),
         )  # fmt: skip
 
     return make
@@ -155,7 +155,6 @@ def test_a_planner_that_goes_away_loses_no_finished_game(make_loop, games, monke
 def test_an_agent_that_gets_no_plan_to_follow_is_told(make_loop, games, monkeypatch, capsys) -> None:
     """Before, only the table's valid plans (0.000) told that nothing was stored, and so nothing learned."""
     loop = make_loop("nonsense", replace(CONFIG, run=replace(CONFIG.run, num_rounds=1, num_envs=1)))
-    loop.quiet = False
     monkeypatch.setattr(
         loop.planner, "plan_all", lambda asked: [PlanAnswer("as an assistant I", "explorer")] * len(asked)
     )
