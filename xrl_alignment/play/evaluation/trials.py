@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +35,8 @@ def play_games(
     `EvaluationPlayer`. A game that was lost with its workers has a `fault` and no trace.
     """
     player = _player(actor, make_environment, options)
-    if executor is None:
-        with SequentialExecutor(concurrency) as own:
-            return [result for result, _ in _play_all(own, player, actor, games, memories or {}, on_result)]
-    return [result for result, _ in _play_all(executor, player, actor, games, memories or {}, on_result)]
+    with nullcontext(executor) if executor else SequentialExecutor(concurrency) as used:
+        return [result for result, _ in _play_all(used, player, actor, games, memories or {}, on_result)]
 
 
 def _player(actor: Actor, make_environment: Callable[[], Environment], options: Mapping[str, Any]) -> EvaluationPlayer:
@@ -90,13 +89,12 @@ class Trials:
         make_environment: Callable[[], Environment],
         reflector: Reflector | None = None,
         executor: RolloutExecutor | None = None,
-        concurrency: int = 32,
         swap_memories: bool = False,
         moving_slots: bool = False,
         tell_objects: bool = True,
         **options: Any,
     ) -> None:
-        """`options` are those of `EvaluationPlayer`; `concurrency` counts only without an `executor`.
+        """`options` are those of `EvaluationPlayer`. Without an `executor` this process plays, 32 games at a time.
 
         With `swap_memories` every failed game is played with the memories of another one, a control experiment.
         Without `tell_objects` memories are of what an agent was told that has to see what lies where.
@@ -110,7 +108,7 @@ class Trials:
         self.moving_slots = moving_slots
         self.tell_objects = tell_objects
         self.solved: set[int] = set()  # slots
-        self.executor = executor or SequentialExecutor(concurrency)
+        self.executor = executor or SequentialExecutor(32)
         self.results: list[list[EpisodeResult]] = []
         self._player = _player(actor, make_environment, options)
         self._memories: dict[str, list[str]] = {}  # by the name of the slot

@@ -46,7 +46,6 @@ def test_swapped_memories_are_those_of_another_game(games, scripted):
         reflector=RuleReflector(),
         swap_memories=True,
         max_steps=1,
-        concurrency=1,
     )
     trials.play(lambda result, trace: None)
     trials.play(lambda result, trace: None)
@@ -87,7 +86,7 @@ class Solving(PolicyActor):
 def test_moving_slots_count_a_game_as_often_as_slots_meet_it(games):
     """EMMA's way: slot i gets the game of slot i - 1, and one game that can be solved solves a slot in each trial."""
     actor = Solving([games[0].id])
-    options = {"make_environment": native, "reflector": RuleReflector(), "max_steps": 30, "concurrency": 1}
+    options = {"make_environment": native, "reflector": RuleReflector(), "max_steps": 30}
     trials = Trials(actor=actor, games=games, moving_slots=True, **options)
     for _ in range(3):
         trials.play(lambda result, trace: None)
