@@ -79,18 +79,8 @@ class PlannedGame:
 
     def record(self) -> dict[str, Any]:
         """All but the transitions, as plain containers."""
-        return {
-            "result": asdict(self.result),
-            "goal": self.goal,
-            "assisted": self.assisted,
-            "feedbacks": self.feedbacks,
-            "carried_out": self.carried_out,
-            "ended": self.ended,
-            "calls": self.calls,
-            "triggers": self.triggers,
-            "sight": asdict(self.sight),
-            "step_tokens": self.step_tokens,
-        }
+        kept = {name: value for name, value in vars(self).items() if name != "transitions"}
+        return kept | {"result": asdict(self.result), "sight": asdict(self.sight)}
 
 
 class PlanningPlayer:
