@@ -48,7 +48,7 @@ class Front:
     `labels_required` an episode whose first observation brings no label of that expert is refused. `expected` is what
     clients are to play (None: anything). `beta` gives each round's probability that the expert drives; its last value
     repeats. `say` is told who is refused. Up to `max_batch` observations are collected at once; others are waited for
-    `window_s`. `max_held` and `max_stored` bound what unfinished episodes take together, in memory and on disk.
+    `window_s`.
     """
 
     def __init__(
@@ -66,8 +66,6 @@ class Front:
         say: Callable[[str], None] = lambda text: None,
         max_batch: int = 32,
         window_s: float = 0.02,
-        max_held: int = MAX_HELD,
-        max_stored: int = MAX_STORED,
     ) -> None:
         self.server = server
         self.make_expert = make_expert
@@ -80,8 +78,7 @@ class Front:
         self.say = say
         self.max_batch = max_batch
         self.window_s = window_s
-        self.max_held = max_held
-        self.max_stored = max_stored
+        self.max_held, self.max_stored = MAX_HELD, MAX_STORED
         self._rounds = rounds
         self._directory = rounds.directory
         self._log = rounds.directory.logger
