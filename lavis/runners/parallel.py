@@ -157,7 +157,7 @@ class Replicas(Generic[ModelT]):
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The optimiser's state with whole tensors on the CPU; every process must call it."""
-        return _mapped(optimizer.state_dict(), whole)
+        return whole(optimizer.state_dict())
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
         """Continue from `optimizer_state`."""
@@ -216,18 +216,14 @@ def check_shardable(model: BaseModel, key: str = "run.fsdp") -> None:
 
 
 def whole(value: Any) -> Any:
-    """A tensor gathered from its shards, detached, on the CPU; other values as they are."""
+    """A tensor, or every one in dicts and lists, gathered from its shards, detached, on the CPU; the rest as it is."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
     if isinstance(value, DTensor):
         value = value.full_tensor()
     return value.detach().cpu() if isinstance(value, Tensor) else value
-
-
-def _mapped(value: Any, change: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_mapped(item, change) for item in value]
-    return change(value)
 
 
 def _like(value: Tensor, sample: Tensor) -> Tensor:
