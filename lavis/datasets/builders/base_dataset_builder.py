@@ -33,21 +33,19 @@ class BaseDatasetBuilder:
     DATASET_CONFIG_DICT: Mapping[str, str] = {}
 
     def __init__(self, cfg: DictConfig | str | None = None, **run: Any) -> None:
-        own = cfg if isinstance(cfg, DictConfig) else load_dataset_config(cfg or self.default_config_path())
-        self.config = own
-        if cfg is not None and self.DATASET_CONFIG_DICT:
-            defaults = load_dataset_config(self.default_config_path(self.config.get("type", "default")))
-            # A misspelt key would otherwise be ignored in silence.
-            known = [*defaults, "type", "data_type", "vis_processor", "text_processor"]
-            for key in self.config:
-                if key not in known:
-                    raise ConfigError(unknown("key of a dataset's section", str(key), known))
+        self.config = cfg if isinstance(cfg, DictConfig) else load_dataset_config(cfg or self.default_config_path())
         self.data_type = str(self.config.get("data_type", "images"))
         if cfg is not None and self.DATASET_CONFIG_DICT:
-            known = [*(defaults.get("build_info") or {}), "annotations", self.data_type]
-            for key in self.config.get("build_info") or {}:
-                if key not in known:
-                    raise ConfigError(unknown("key of a dataset's build_info", str(key), known))
+            defaults = load_dataset_config(self.default_config_path(self.config.get("type", "default")))
+            known = {
+                "section": [*defaults, "type", "data_type", "vis_processor", "text_processor"],
+                "build_info": [*(defaults.get("build_info") or {}), "annotations", self.data_type],
+            }
+            # A misspelt key would otherwise be ignored in silence.
+            for where, given in (("section", self.config), ("build_info", self.config.get("build_info") or {})):
+                for key in given:
+                    if key not in known[where]:
+                        raise ConfigError(unknown(f"key of a dataset's {where}", str(key), known[where]))
         self.configure(**run)
 
     def configure(
