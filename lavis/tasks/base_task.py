@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
-
-
-class Batches(Protocol):
-    """A loader's batches, counted."""
-
-    def __len__(self) -> int:
-        """Number of batches."""
-        ...
-
-    def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
 
 class BaseTask:

@@ -25,7 +25,7 @@ from lavis.datasets.datasets.record_dataset import RecordDataset
 from lavis.datasets.records import BadSampleError, Record
 from lavis.models import StudentModel
 from lavis.models.student import Student
-from lavis.tasks.base_task import BaseTask, Batches
+from lavis.tasks.base_task import BaseTask
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -93,9 +93,8 @@ class StudentTask(BaseTask):
             return float(len(samples["text_output"]))
         return float(sum(map(model.answer_tokens, samples["text_output"])))
 
-    def evaluation(self, model: Any, data_loader: Batches | None, cuda_enabled: bool = True) -> list[dict[str, Any]]:
-        """Results of this process's batches; a task that needs no data is called without."""
-        assert data_loader is not None
+    def evaluation(self, model: Any, data_loader: Any, cuda_enabled: bool = True) -> list[dict[str, Any]]:
+        """Results of this process's batches, and what was skipped in them."""
         results: list[dict[str, Any]] = []
         quiet = not is_main_process()
         for samples in progress(data_loader, "evaluated", len(data_loader), what="batches", quiet=quiet):

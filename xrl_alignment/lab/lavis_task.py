@@ -24,7 +24,6 @@ from lavis.common.errors import ConfigError
 from lavis.common.registry import registry
 from lavis.models import StudentModel, load_preprocess
 from lavis.runners.launch import build_runner
-from lavis.tasks.base_task import Batches
 from lavis.tasks.student_task import StudentTask
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.student import ImageProcessor, make_policy, prompt_writer
@@ -81,9 +80,7 @@ class AlfworldEpisodeTask(StudentTask):
         task.vis_processor = load_preprocess(cfg.config.get("preprocess") or {})[0]["eval"]
         return task
 
-    def evaluation(
-        self, model: StudentModel, data_loader: Batches | None, cuda_enabled: bool = True
-    ) -> list[dict[str, Any]]:
+    def evaluation(self, model: StudentModel, data_loader: Any, cuda_enabled: bool = True) -> list[dict[str, Any]]:
         """This process's games, each played once."""
         # Every process finds the same list and plays its share: processes r, r + n, r + 2n, …
         self.games = games_of(self.environment, self.environment.num_envs)
