@@ -18,12 +18,11 @@ def make_executor(
     step_timeout_s: float = STEP_TIMEOUT_S,
     retries: int = 2,
     address: str = "",
-    cpus_per_worker: float = 1.0,
 ) -> RolloutExecutor:
     """The executor called `backend`, one of `BACKENDS`.
 
-    `interleave` is for `sequential`, which has no workers; `address` (empty: Ray on this machine only) and
-    `cpus_per_worker` are for `ray`. `step_timeout_s=0` means no limit.
+    `interleave` is for `sequential`, which has no workers; `address` (empty: Ray on this machine only) is for `ray`.
+    `step_timeout_s=0` means no limit.
     Raises ConfigError for settings that exclude each other, MissingExtraError if Ray is not installed, RolloutError if
     its cluster cannot be reached.
     """
@@ -44,10 +43,4 @@ def make_executor(
         return SequentialExecutor(interleave)
     if backend == "local":
         return LocalExecutor(workers=workers, retries=retries, step_timeout_s=step_timeout_s)
-    return RayExecutor(
-        workers=workers,
-        retries=retries,
-        step_timeout_s=step_timeout_s,
-        address=address,
-        cpus_per_worker=cpus_per_worker,
-    )
+    return RayExecutor(workers=workers, retries=retries, step_timeout_s=step_timeout_s, address=address)

@@ -80,26 +80,26 @@ class RayExecutor(ParallelExecutor[RayHandle]):
 
     `address` is the cluster's (`host:6379`, or `auto` for the one that runs on this machine); empty: `$RAY_ADDRESS`,
     else a new Ray on this machine only. A connection that the program has already is used, and kept open. Each worker
-    takes `cpus_per_worker` of the cluster's processors. Workers that find no free processor wait for one while the
-    others play. Every node needs this project installed, and the games under the same path.
+    takes one of the cluster's processors; workers that find no free one wait for it while the others play. Every node
+    needs this project installed, and the games under the same path.
 
     Raises MissingExtraError without Ray, RolloutError if no cluster answers.
     """
 
-    def __init__(self, *, address: str = "", cpus_per_worker: float = 1.0, **options: Any) -> None:
+    def __init__(self, *, address: str = "", **options: Any) -> None:
         super().__init__(**options)
         self._ray = import_ray()
         self._owned = not self._ray.is_initialized()
         if self._owned:
-            connect(self._ray, address, math.ceil(self.workers * cpus_per_worker))
+            connect(self._ray, address, self.workers)
         # How many workers share a host: few enough to spread over all nodes, and for a host to fit on each.
-        sizes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
-        room = [int(size / cpus_per_worker) for size in sizes if size >= cpus_per_worker]
+        sizes = [int(node["Resources"].get("CPU", 0)) for node in self._ray.nodes() if node["Alive"]]
+        room = [size for size in sizes if size]
         if not room:
-            raise RolloutError(f"no node of the cluster has the {cpus_per_worker:g} processors that a worker takes")
+            raise RolloutError("no node of the cluster has the processor that a worker takes")
         self._workers_per_host = min(HOST_WORKERS, math.ceil(self.workers / len(room)), *room)
         self._host_class = self._ray.remote(RayHost).options(
-            num_cpus=cpus_per_worker * self._workers_per_host,
+            num_cpus=self._workers_per_host,
             # One call to end a worker, while each of the others waits for its worker.
             max_concurrency=self._workers_per_host + 1,
             scheduling_strategy="SPREAD",
