@@ -222,16 +222,17 @@ class EmacPolicyModel:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from lavis.common.devices import pick_device, set_threads
-        from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+        from xrl_alignment.builders.student import acting_policy
         from xrl_alignment.settings.loading import load_config
         from xrl_alignment.settings.schema import EvaluateConfig
 
         config = load_config(EvaluateConfig, arguments.cfg_path, arguments.options)
         set_threads(config.run.num_threads)
-        model, vis_processor = load_student(config.model, pick_device(config.run.device))
-        self._policy = make_policy(config.policy, model, vis_processor, config.run.max_batch)
+        device, tell_objects = pick_device(config.run.device), config.environment.tell_objects
+        self._policy, self.write_prompt = acting_policy(
+            config.model, config.policy, device, max_batch=config.run.max_batch, tell_objects=tell_objects
+        )
         self._blank = config.environment.blank_frames
-        self.write_prompt: Callable[..., str] = prompt_writer(model, tell_objects=config.environment.tell_objects)
 
     def answer(self, turns: Sequence[Turn]) -> list[str]:
         """One action for each turn."""

@@ -159,16 +159,16 @@ def _student(text: str, weights: str, more: Sequence[str]) -> Player:
 
     def make(cleanup: ExitStack) -> Actor:
         from lavis.common.devices import pick_device, set_threads  # here: the other players need no torch
-        from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+        from xrl_alignment.builders.student import acting_policy
         from xrl_alignment.settings.loading import load_config
         from xrl_alignment.settings.schema import EvaluateConfig
 
         options = [f"policy.skip_rejected={str(rules).lower()}", f"policy.skip_visited={str(rules).lower()}", *chosen]
         config = load_config(EvaluateConfig, REPO_ROOT / "configs" / "evaluate" / "student.yaml", options)
         set_threads(config.run.num_threads)
-        model, vis_processor = load_student(config.model, pick_device(config.run.device))
-        policy = make_policy(config.policy, model, vis_processor, config.run.max_batch)
-        return _policy_actor(policy, cleanup, prompt_writer(model))
+        device, most = pick_device(config.run.device), config.run.max_batch
+        policy, write_prompt = acting_policy(config.model, config.policy, device, max_batch=most, tell_objects=True)
+        return _policy_actor(policy, cleanup, write_prompt)
 
     decoded = "greedy, no rejected command again, not again where nothing can be new" if rules else "greedy"
     identity = {"weights": _digest(file), "decoding": decoded}
