@@ -79,13 +79,13 @@ def set_threads(number: int) -> None:
         torch.set_num_threads(number)
 
 
-def set_seed(seed: int, key: str = "run.seed") -> None:
+def set_seed(seed: int) -> None:
     """Seed Python's, NumPy's and torch's generators, and choose cuDNN's deterministic algorithms.
 
-    Raises ConfigError, which names the setting `key`, for a seed that not all of them can have.
+    Raises ConfigError, which names `run.seed`, for a seed that not all of them can have.
     """
     if not 0 <= seed <= LARGEST_SEED:
-        raise ConfigError(f"{key}: {seed} is not a number from 0 to {LARGEST_SEED}")
+        raise ConfigError(f"run.seed: {seed} is not a number from 0 to {LARGEST_SEED}")
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -128,13 +128,13 @@ def check_cache() -> Finding:
     return Finding("ok", "cache", str(folder))
 
 
-def check_port(port: int, host: str = "127.0.0.1") -> Finding:
+def check_port(port: int) -> Finding:
     """Whether a server could listen on `port`, and which process holds it if not."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As the server does: a port whose last connections are still closing counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
             fault = error
         else:
@@ -153,9 +153,9 @@ def check_keys(environ: Mapping[str, str], names: Iterable[str] = KEYS) -> Itera
             yield Finding("ok", name, "not set; only expert.name=openai against a paid endpoint needs it")
 
 
-def check_extras(extras: Mapping[str, tuple[str, str]] = EXTRAS) -> Iterator[Finding]:
+def check_extras() -> Iterator[Finding]:
     """Optional packages, by module: the extra that brings it, and what it is for."""
-    for module, (extra, purpose) in extras.items():
+    for module, (extra, purpose) in EXTRAS.items():
         if importlib.util.find_spec(module) is not None:
             yield Finding("ok", module, version_of(module))
         else:

@@ -107,7 +107,6 @@ def views(
     rng: random.Random,
     *,
     held_out: bool = False,
-    exchanged: float = EXCHANGED,
     crowding: float = CROWDED,
 ) -> Iterator[Seen]:
     """Frames without end."""
@@ -118,7 +117,7 @@ def views(
         places = sorted(set(start.receptacle_locations.values()))
         for _ in range(SCENES):
             state = rearranged(start, rng)
-            if rng.random() < exchanged:
+            if rng.random() < EXCHANGED:
                 state = other_types(state, rng)
             seed = rng.randrange(1 << 30)
             full = [view for view in (replace(state, location=place) for place in places) if view.in_reach()]
@@ -266,20 +265,18 @@ def in_view(encoder: ConvEncoder, seen: Sequence[Seen]) -> Tensor:
     return torch.cat(found)
 
 
-def precision_recall(
-    scores: Tensor, seen: Sequence[Seen], least: int = LEAST_LENGTH, threshold: float = 0.0
-) -> dict[str, np.ndarray]:
-    """For each type: `right` (named and in view), `wrong` (named, not in view), `missed`.
+def precision_recall(scores: Tensor, seen: Sequence[Seen]) -> dict[str, np.ndarray]:
+    """For each type: `right` (named: a score above 0, and in view), `wrong` (named, not in view), `missed`.
 
-    Objects whose visible part is less than `least` pixels in its longer side, or of less than `LEAST_PIXELS` pixels,
-    may be named or not.
+    Objects whose visible part is less than `LEAST_LENGTH` pixels in its longer side, or of less than `LEAST_PIXELS`
+    pixels, may be named or not.
     """
     there, some = np.zeros((len(seen), len(TYPES)), bool), np.zeros((len(seen), len(TYPES)), bool)
     for i, one in enumerate(seen):
         for kind, _, _, width, height, pixels in one.objects.tolist():
             some[i, kind] = True
-            there[i, kind] |= max(width, height) >= least and pixels >= LEAST_PIXELS
-    named = scores.numpy() > threshold
+            there[i, kind] |= max(width, height) >= LEAST_LENGTH and pixels >= LEAST_PIXELS
+    named = scores.numpy() > 0
     return {"right": (named & there).sum(0), "wrong": (named & ~some).sum(0), "missed": (~named & there).sum(0)}
 
 

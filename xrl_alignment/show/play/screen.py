@@ -36,9 +36,9 @@ def show_as(wanted: str, console: Console, variables: Mapping[str, str], ask: Ca
     return protocol_by_name(variables) or ("sixel" if has_sixel(ask()) else "text")
 
 
-def frame_columns(console: Console, lines_beside: int = 0) -> int:
+def frame_columns(console: Console) -> int:
     """How wide the frame may be so that the text has its place and nothing scrolls; 0: too small to show any."""
-    room = min(console.width - _TEXT_WIDTH, 2 * (console.height - _LINES_BELOW - lines_beside), LARGEST)
+    room = min(console.width - _TEXT_WIDTH, 2 * (console.height - _LINES_BELOW), LARGEST)
     return room if room >= SMALLEST else 0
 
 

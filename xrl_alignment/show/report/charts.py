@@ -88,13 +88,13 @@ def solved_so_far(runs: dict[str, Path], size: tuple[float, float] = _SIZE) -> F
     return figure
 
 
-def round_success(runs: dict[str, Path], size: tuple[float, float] = _SIZE) -> Figure:
+def round_success(runs: dict[str, Path]) -> Figure:
     """What each run's policy solved in each finished round, of the games that it played alone, with its interval.
 
     Not by episode: short won games end first, so a curve over a round's episodes begins high and always falls. The
     ground is tinted at rounds whose episodes the expert mostly drove: there the policy could not solve alone.
     """
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot(title=BY_ROUND, xlabel="round", ylabel="share, 95 % interval", ylim=RATE_LIMITS)
     for colour, (name, path) in enumerate(runs.items()):
         finished = {r["ROUND"] for r in read_rounds(path)}
