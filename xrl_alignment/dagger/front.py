@@ -99,8 +99,8 @@ class Front:
         """Who asks within `timeout_s`: the requests that need an action, and the episodes that have ended.
 
         All ended episodes must be stored before the next call: a session which has ended a game must not be given it
-        again. Gathering more requests ends after `longest_s` (or `window_s`, whichever is longer): how long the
-        policy's last call took, because more would not pay.
+        again. More requests are gathered for `longest_s` at most (or `window_s`, if that is longer). The loop gives the
+        time that the policy's last call took: a larger batch would not save more than that.
         """
         asking: list[Asking] = []
         ended: list[LabelledEpisode] = []

@@ -37,8 +37,8 @@ class DaggerLoop:
 
     `ask_policy` asks the policy for its own answer at every step (DPO's rejected side); without it the policy is not
     asked in states in which the expert drives. `enable_tc` lets expert and policy think (`think: …`). `write_prompt`
-    writes what the model sees. Without `training` (an evaluation) no
-    transition is stored, nothing is learned, and the expert is not asked.
+    writes what the model sees. Without `training` (an evaluation) no transition is stored, nothing is learned, and the
+    expert is not asked.
     """
 
     def __init__(

@@ -38,10 +38,9 @@ def below(path: str | Path, folder: Path | None) -> Path:
 def located(info: Mapping[str, Any], folder: Path | None = None) -> list[Path]:
     """The files or folders of a split: each `storage`, if that is there or there is no `url`; else its `url`.
 
-    A relative storage that is not there is one in `folder`.
-    A `url` on the web is downloaded once, to `storage` or into the cache, and compared with `md5` if that is given; a
-    `url` may also be a path on this machine. Raises ConfigError, and MissingFileError or FileError as
-    `download.fetched` does.
+    A relative storage that is not there is one in `folder`. A `url` on the web is downloaded once, to `storage` or into
+    the cache, and compared with `md5` if that is given; a `url` may also be a path on this machine. Raises ConfigError,
+    and MissingFileError or FileError as `download.fetched` does.
     """
     storage, url = info.get("storage") or "", str(info.get("url") or "")
     if isinstance(storage, list):
