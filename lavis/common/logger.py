@@ -28,22 +28,22 @@ def setup_logger() -> None:
 
 
 class Averages:
-    """Running means of named figures, each with its own weight; `state` and `restore` carry them over a resume."""
+    """Running means of named figures; `state` and `restore` carry them over a resume."""
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
 
-    def update(self, weight: float = 1.0, **values: float) -> None:
+    def update(self, **values: float) -> None:
         """Take in one value for each name."""
-        # Sum and weight, not the mean: with both, a resumed run goes on as if it had never stopped.
+        # Sum and number, not the mean: with both, a resumed run goes on as if it had never stopped.
         for name, value in values.items():
             total = self._sums.setdefault(name, [0.0, 0.0])
-            total[0] += value * weight
-            total[1] += weight
+            total[0] += value
+            total[1] += 1
 
     def means(self) -> dict[str, float]:
         """The means so far."""
-        return {name: total / weight for name, (total, weight) in self._sums.items() if weight}
+        return {name: total / number for name, (total, number) in self._sums.items()}
 
     def state(self) -> dict[str, list[float]]:
         """Plain containers for a checkpoint."""
