@@ -271,11 +271,8 @@ def trained_on(config: EvaluateConfig, games: list[Game]) -> dict[str, Any]:
             return {"games": len(games), "environments": ["the explorer's table of likely places"]}
         return nothing if config.expert.name in ("explorer", *CLIENT_EXPERTS) else unknown
     weights = pretrained(config)
-    if not weights:
+    if not weights or (played := played_by_file(weights)) is None:
         return unknown
-    played = played_by_file(weights)
-    if played is None:
-        return {"games": None, "environments": []}
     known = len(played.among((game.id for game in games), config.environment.split))
     where = [*played.environments, *(f"split {name}" for name in played.splits)]
     return {"games": known if known or played.all_named else None, "environments": where}

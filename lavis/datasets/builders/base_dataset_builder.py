@@ -53,17 +53,16 @@ class BaseDatasetBuilder:
         *,
         splits: Collection[str] | None = None,
         vis_processors: Mapping[str, BaseProcessor] | None = None,
-        text_processors: Mapping[str, BaseProcessor] | None = None,
         skip_bad: int = 0,
         seed: int = 0,
     ) -> None:
         """What a run says of its datasets: the splits to open (None: all), processors, bad samples, seed.
 
-        `vis_processors` and `text_processors` ("train", "eval") serve if the section names none: the model's own.
+        `vis_processors` ("train", "eval") serve if the section names none: the model's own.
         """
         self.splits = splits
         self.vis_processors = dict(vis_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
-        self.text_processors = dict(text_processors or {"train": BaseProcessor(), "eval": BaseProcessor()})
+        self.text_processors = {"train": BaseProcessor(), "eval": BaseProcessor()}
         self.skip_bad = skip_bad
         self.seed = seed
 
