@@ -29,21 +29,15 @@ class EnvironmentDescription(NamedTuple):
     advises: bool
 
 
-class PlayedGame(NamedTuple):
-    """How an episode ended."""
-
-    won: bool
-    actions: int
-
-
 @dataclass(eq=False)
 class ClientPlayer:
     """Plays games for an executor of `xrl_alignment.play.rollouts`; lives in the worker that has the environment.
 
-    The rollout of a game yields an `Observation` and is sent the action, or None at the end; its value is a
-    `PlayedGame`. Environments are kept for the next game until `close`. `make_expert` makes an expert that runs beside
-    the environment; without it, an environment that offers `expert_action()` is asked. With `write_history`
-    observations have the text of the whole episode (v1: the client writes what the model reads).
+    The rollout of a game yields an `Observation` and is sent the action, or None at the end; its value is whether the
+    game was won, and after how many actions it ended. Environments are kept for the next game until `close`.
+    `make_expert` makes an expert that runs beside the environment; without it, an environment that offers
+    `expert_action()` is asked. With `write_history` observations have the text of the whole episode (v1: the client
+    writes what the model reads).
     """
 
     environments: ReusedEnvironments
@@ -52,13 +46,13 @@ class ClientPlayer:
     write_history: bool = False
     _blank: np.ndarray | None = field(default=None, init=False, repr=False)
 
-    def __call__(self, game: Game) -> Generator[Observation | None, str | None, PlayedGame]:
+    def __call__(self, game: Game) -> Generator[Observation | None, str | None, tuple[bool, int]]:
         """Play one game. Only the server ends it: it gets an observation of the last state, too."""
         with self.environments.lend() as environment:
             expert = self.make_expert(environment) if self.make_expert else _own_expert(environment)
             agent = partial(self._ask_server, expert)
             episode = yield from play(environment, game, agent, expert=expert, max_steps=None)
-            return PlayedGame(episode.won, episode.actions)
+            return episode.won, episode.actions
 
     def describe(self) -> EnvironmentDescription:
         """Describe the environments; makes one if there is none yet."""
