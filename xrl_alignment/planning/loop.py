@@ -258,5 +258,4 @@ class Loop:
                     bar.advance(outcome.value.result.won)
             write_json(path, figures(played) | {"episodes": [[asdict(one.result) for one in played]]})
         # From the file also if it was just written: a loop that goes on returns the same containers (lists, no tuples).
-        read = read_json(path)
-        return {key: value for key, value in read.items() if key != "episodes"}
+        return {key: value for key, value in read_json(path).items() if key != "episodes"}

@@ -67,5 +67,4 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
             return ShardFolder(storage, blank_images=blank, skip_bad=self.skip_bad)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage
         images = (self.config.build_info.get("images") or {}).get("storage") or path.parent
-        root, allowed = Path(images).expanduser(), self.skip_bad
-        return AnnotationFile(path, root, skip_bad=allowed, blank_images=blank)
+        return AnnotationFile(path, Path(images).expanduser(), skip_bad=self.skip_bad, blank_images=blank)

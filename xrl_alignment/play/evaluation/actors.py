@@ -72,16 +72,11 @@ class PolicyActor:
         batch = []
         for asked in questions:
             session = f"episode {self._numbers.setdefault(asked.game, len(self._numbers))}"
-            prompt, steps = "", asked.steps
-            if "text" in self.reads:
-                prompt = self.write_prompt(asked.opening, asked.memories, asked.steps)
-            else:
-                steps = ()
-            batch.append(
-                PolicyInput(
-                    prompt, asked.image, asked.admissible_commands, session, steps, asked.earlier, asked.may_think
-                )
-            )
+            reads_text = "text" in self.reads
+            prompt = self.write_prompt(asked.opening, asked.memories, asked.steps) if reads_text else ""
+            steps = asked.steps if reads_text else ()
+            commands = asked.admissible_commands
+            batch.append(PolicyInput(prompt, asked.image, commands, session, steps, asked.earlier, asked.may_think))
         said = self.policy.act(batch)
         # A class of somebody's own: a text in place of a list would be played letter by letter, and None ends a game.
         if not isinstance(said, list) or len(said) != len(batch) or not all(isinstance(one, str) for one in said):
@@ -104,8 +99,7 @@ class ExpertActor:
         self.reads = reads
 
     def answer(self, questions: Sequence[ExpertQuestion]) -> list[Label]:
-        """Ask all experts that wait for a network at once."""
-        # Those that wait for a network wait at the same time.
+        """Ask all experts at once: those that wait for a network wait at the same time."""
         return act_all([asked.expert for asked in questions], [asked.information for asked in questions])
 
 
