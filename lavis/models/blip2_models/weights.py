@@ -32,45 +32,26 @@ from lavis.models.tensor_files import load_tensors
 # What `from_pretrained` raises for a folder that it cannot load; the last three are of files that are no weights. A
 # TypeError is of a .json file that holds another thing than an object.
 UNLOADABLE = (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError, SafetensorError)
-# (LAVIS, native), as regular expressions' replacements in both directions; order matters.
-_VIT = r"visual_encoder\."
-_TO_NATIVE = (
-    (rf"^{_VIT}cls_token$", "visual_encoder.embeddings.class_embedding"),
-    (rf"^{_VIT}pos_embed$", "visual_encoder.embeddings.position_embedding"),
-    (rf"^{_VIT}patch_embed\.proj\.", "visual_encoder.embeddings.patch_embedding."),
-    (rf"^({_VIT})blocks\.(\d+)\.norm([12])\.", r"\1encoder.layers.\2.layer_norm\3."),
-    (rf"^({_VIT})blocks\.(\d+)\.attn\.proj\.", r"\1encoder.layers.\2.self_attn.projection."),
-    (rf"^({_VIT})blocks\.(\d+)\.attn\.", r"\1encoder.layers.\2.self_attn."),
-    (rf"^({_VIT})blocks\.(\d+)\.", r"\1encoder.layers.\2."),
-    (r"^Qformer\.bert\.embeddings\.LayerNorm\.", "Qformer.embeddings.layernorm."),
-    (r"^Qformer\.bert\.(.*attention)\.self\.", r"Qformer.\1.attention."),
-    (r"^Qformer\.bert\.", "Qformer."),
+# (LAVIS, native) and (hub, native): beginnings of names, or whole names if no dot ends them. A `*` is the same on both
+# sides.
+_LAVIS = (
+    ("visual_encoder.cls_token", "visual_encoder.embeddings.class_embedding"),
+    ("visual_encoder.pos_embed", "visual_encoder.embeddings.position_embedding"),
+    ("visual_encoder.patch_embed.proj.", "visual_encoder.embeddings.patch_embedding."),
+    ("visual_encoder.blocks.*.norm*.", "visual_encoder.encoder.layers.*.layer_norm*."),
+    ("visual_encoder.blocks.*.attn.proj.", "visual_encoder.encoder.layers.*.self_attn.projection."),
+    ("visual_encoder.blocks.*.attn.", "visual_encoder.encoder.layers.*.self_attn."),
+    ("visual_encoder.blocks.", "visual_encoder.encoder.layers."),
+    ("Qformer.bert.embeddings.LayerNorm.", "Qformer.embeddings.layernorm."),
+    ("Qformer.bert.*attention.self.", "Qformer.*attention.attention."),
+    ("Qformer.bert.", "Qformer."),
 )
-_TO_LAVIS = (
-    (rf"^{_VIT}embeddings\.class_embedding$", "visual_encoder.cls_token"),
-    (rf"^{_VIT}embeddings\.position_embedding$", "visual_encoder.pos_embed"),
-    (rf"^{_VIT}embeddings\.patch_embedding\.", "visual_encoder.patch_embed.proj."),
-    (rf"^({_VIT})encoder\.layers\.(\d+)\.layer_norm([12])\.", r"\1blocks.\2.norm\3."),
-    (rf"^({_VIT})encoder\.layers\.(\d+)\.self_attn\.projection\.", r"\1blocks.\2.attn.proj."),
-    (rf"^({_VIT})encoder\.layers\.(\d+)\.self_attn\.", r"\1blocks.\2.attn."),
-    (rf"^({_VIT})encoder\.layers\.(\d+)\.", r"\1blocks.\2."),
-    (r"^Qformer\.embeddings\.layernorm\.", "Qformer.bert.embeddings.LayerNorm."),
-    (r"^Qformer\.(.*attention)\.attention\.", r"Qformer.bert.\1.self."),
-    (r"^Qformer\.", "Qformer.bert."),
-)
-_HUB_TO_NATIVE = (
-    (r"^vision_model\.post_layernorm\.", "ln_vision."),
-    (r"^vision_model\.", "visual_encoder."),
-    (r"^qformer\.", "Qformer."),
-    (r"^language_projection\.", "llm_proj."),
-    (r"^language_model\.", "llm_model."),
-)
-_NATIVE_TO_HUB = (
-    (r"^ln_vision\.", "vision_model.post_layernorm."),
-    (rf"^{_VIT}", "vision_model."),
-    (r"^Qformer\.", "qformer."),
-    (r"^llm_proj\.", "language_projection."),
-    (r"^llm_model\.", "language_model."),
+_HUB = (
+    ("vision_model.post_layernorm.", "ln_vision."),
+    ("vision_model.", "visual_encoder."),
+    ("qformer.", "Qformer."),
+    ("language_projection.", "llm_proj."),
+    ("language_model.", "llm_model."),
 )
 # Buffers of old library versions and BERT's word prediction head: in the files, never in the model.
 _UNUSED = re.compile(r"\.position_ids$|rotary_emb\.inv_freq$|^Qformer\.cls\.")
@@ -86,12 +67,16 @@ class WeightsError(EmacError, ValueError):
     """Weights that are damaged or do not fit the model; the text names the file and the first keys that differ."""
 
 
-def _renamed(name: str, rules: Iterable[tuple[str, str]]) -> str:
-    # The first rule that fits, and no other: general rules stand behind the special ones that they would cover.
-    for pattern, replacement in rules:
-        new, count = re.subn(pattern, replacement, name)
-        if count:
-            return new
+def _renamed(name: str, pairs: Iterable[tuple[str, str]], *, back: bool = False) -> str:
+    """`name` as the second side of `pairs` has it, or the first one if `back`."""
+    # The first pair that fits, and no other: general ones stand behind the special ones that they would cover.
+    for pair in pairs:
+        old, new = pair[::-1] if back else pair
+        pattern = re.escape(old).replace(r"\*", "(.*)") + ("" if old.endswith(".") else "$")
+        if match := re.match(pattern, name):
+            for part in match.groups():
+                new = new.replace("*", part, 1)
+            return new + name[match.end() :]
     return name
 
 
@@ -101,11 +86,9 @@ def format_of(state: Mapping[str, Tensor]) -> str:
     if {"cls_token", "pos_embed"} <= state.keys():
         return "EVA-CLIP"
     lavis = r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)"
-    hub = "|".join(pattern for pattern, _ in _HUB_TO_NATIVE)
-    for name, pattern in (("LAVIS", lavis), ("hub", hub)):
-        if any(re.match(pattern, key) for key in state):
-            return name
-    return "native"
+    if any(re.match(lavis, key) for key in state):
+        return "LAVIS"
+    return "hub" if any(key.startswith(tuple(hub for hub, _ in _HUB)) for key in state) else "native"
 
 
 def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -118,10 +101,10 @@ def to_native(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state = {f"visual_encoder.{name}": value for name, value in state.items()}
     for name, value in state.items():
         prefix = REFERENCE_PREFIX if name.startswith(REFERENCE_PREFIX) else ""
-        bare = _renamed(name.removeprefix(prefix), _HUB_TO_NATIVE)
+        bare = _renamed(name.removeprefix(prefix), _HUB)
         if _UNUSED.search(bare) or _EVA_UNUSED.search(bare):
             continue
-        new = prefix + _renamed(bare, _TO_NATIVE)
+        new = prefix + _renamed(bare, _LAVIS)
         # EVA-CLIP has a bias for queries and one for values, none for keys; Transformers has one for all three.
         if new.endswith(".q_bias"):
             other = name.removesuffix("q_bias") + "v_bias"
@@ -143,7 +126,7 @@ def to_lavis(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     lavis: dict[str, Tensor] = {}
     for name, value in state.items():
         prefix = REFERENCE_PREFIX if name.startswith(REFERENCE_PREFIX) else ""
-        new = prefix + _renamed(name.removeprefix(prefix), _TO_LAVIS)
+        new = prefix + _renamed(name.removeprefix(prefix), _LAVIS, back=True)
         if new.endswith(".attn.qkv.bias"):
             stem = new.removesuffix("qkv.bias")
             # (3 * width,): queries, keys, values.
@@ -155,7 +138,7 @@ def to_lavis(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def to_hub(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The native state dict under the names of the hub's InstructBLIP, which knows no reference."""
-    return {_renamed(k, _NATIVE_TO_HUB): v for k, v in state.items() if not k.startswith(REFERENCE_PREFIX)}
+    return {_renamed(k, _HUB, back=True): v for k, v in state.items() if not k.startswith(REFERENCE_PREFIX)}
 
 
 def split_reference(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
