@@ -73,6 +73,7 @@ from xrl_alignment.lab.pretraining.files import read_splits, write_weights
 from xrl_alignment.lab.pretraining.vision import LOOKS_FOR, QUERY_OF, TYPES
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play
 from xrl_alignment.play.rollouts.sequential import SequentialExecutor
+from xrl_alignment.runs.directory import cut_half_line
 
 MISSED, IMAGINED = 0.1, 0.005  # how often a type in view is not named, one that is not there is
 NOISE = 0.1  # share of the executed actions that are drawn at random if the explorer plays (DART, Laskey et al. 2017)
@@ -274,11 +275,8 @@ def main() -> None:
 def train(arguments: argparse.Namespace, out: Path) -> None:
     """Play, learn and judge as asked; ConfigError if there are fewer games than a round needs."""
     log = out / "log.jsonl"
-    text = log.read_text() if log.exists() else ""
-    whole = text[: text.rfind("\n") + 1]  # a last line without its end was being written when the machine stopped
-    if whole != text:
-        write_text(log, whole)
-    notes = [json.loads(line) for line in whole.splitlines()]
+    cut_half_line(log)
+    notes = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     rounds = [one for one in notes if "round" in one]
     done = len(rounds)
     model = told_student(out / "llm.safetensors" if done else None)
