@@ -6,13 +6,16 @@ processor, a model that is larger than the memory.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -25,13 +28,15 @@ from transformers import (
     SmolVLMProcessor,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
+from transformers.utils import cached_file
 
 from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, first_sentence
 from lavis.models.blip2_models import weights
 from lavis.models.download import is_hub_id
 
 MEMINFO = Path("/proc/meminfo")
+_NO_IMAGES = ("video_processor", "feature_extractor")  # parts of processors for videos and for sounds
 _BYTES = {"none": 1.0, "8bit": 0.25, "4bit": 0.125}  # of a float32 weight, once quantised
 
 
@@ -79,11 +84,11 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
             f"model.path: {path} has no processor (processor_config.json or preprocessor_config.json): copy it from "
             "the model's page, or write it with processor.save_pretrained"
         )
+    kind: Any = _processor_class(path, config, download=download)
     # `AutoProcessor` would fall back to a tokenizer alone for such a model.
-    if type(config) not in PROCESSOR_MAPPING:
+    if kind is None:
         raise ConfigError(f"model.path: Transformers has no processor for a {config.model_type}")
     try:
-        kind: Any = PROCESSOR_MAPPING[type(config)]
         processor = without_videos(kind).from_pretrained(path, trust_remote_code=False, local_files_only=not download)
     except EmacError:
         raise
@@ -99,8 +104,7 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
         if "image processor class" in str(error) and importlib.util.find_spec("torchvision") is None:
             copying = f"install torchvision, which some of them need, or {copying}"
         raise MissingFileError(f"{cannot}: {copying}") from error
-    # Aya Vision's and Llama 4's processors put other tokens in the place of the one that the template writes.
-    token, number = getattr(processor, "img_patch_token", None) or image_token(processor), image_token_id(config)
+    token, number = image_token(processor), image_token_id(config)
     if number < 0:  # GIT puts the features before the text, for example
         raise ConfigError(
             f"model.path: {path}'s config.json names no image token (image_token_id), in whose places an image's "
@@ -117,12 +121,46 @@ def load_processor(path: str, config: PretrainedConfig, *, download: bool = True
         raise ConfigError(
             f"model.path: {path}'s tokenizer lacks the image token {token!r}: copy its tokenizer files anew"
         )
-    if known != number:
+    # Aya Vision's, Llama 4's and Ovis2's processors put other tokens in the place of the one that the template writes.
+    if known != number and number not in _written_for(processor, token):
         raise ConfigError(
             f"model.path: {path}'s image token {token!r} is {known} for the tokenizer, {number} for config.json: these "
             "files do not belong together"
         )
     return processor
+
+
+def _processor_class(path: str, config: PretrainedConfig, *, download: bool) -> Any:
+    """The class that the folder's files name, as for `AutoProcessor`, else Transformers' own for the model, or None.
+
+    The model's type is not enough: Pixtral is a LLaVA with a processor of its own.
+    """
+    for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        # None for a file that is not there, and if the hub cannot be reached: that is for `from_pretrained` to say.
+        found = cached_file(
+            path,
+            file,
+            local_files_only=not download,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        try:
+            named = json.loads(Path(found).read_text(encoding="utf-8")).get("processor_class") if found else None
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(named, str) and (kind := processor_class_from_name(named)) is not None:
+            return kind
+    return PROCESSOR_MAPPING.get(type(config), None)
+
+
+def _written_for(processor: Any, token: str) -> list[int]:
+    """The token ids that the processor writes for an image whose place in a text is `token`; none if it cannot."""
+    try:
+        made = processor(text=[token], images=[[Image.new("RGB", (64, 64))]], return_tensors="pt")
+    except (ValueError, RuntimeError, IndexError, KeyError, TypeError):
+        return []
+    return [int(number) for number in made["input_ids"].flatten()]
 
 
 def _not_here(path: str) -> ConfigError:
@@ -136,21 +174,30 @@ def _not_here(path: str) -> ConfigError:
 def without_videos(kind: type[ProcessorMixin]) -> type[ProcessorMixin]:
     """The processor class `kind` as one of images and texts alone.
 
-    Qwen's and SmolVLM's processors load a video processor, too, which Transformers has for torchvision alone. Nothing
-    of an image's way goes through it: a processor's parts are those that `get_attributes` names.
+    Qwen's and SmolVLM's processors load a video processor, too, which Transformers has for torchvision alone, and
+    Gemma 4's one of sounds. Nothing of an image's way goes through these: a processor's parts are those that
+    `get_attributes` names.
     """
     if kind is SmolVLMProcessor:
         kind = Idefics3Processor  # it reads images in the same way, and does not ask for num2words, which names times
-    if "video_processor" not in kind.get_attributes():
+    parts = kind.get_attributes()
+    names = [name for name in parts if name not in _NO_IMAGES]
+    absent = [name for name in parts if name in _NO_IMAGES]
+    if not absent:
         return kind
-    names = [name for name in kind.get_attributes() if name != "video_processor"]
 
-    class ImagesAndTexts(kind):  # type: ignore[valid-type, misc]
+    class Kept(ProcessorMixin):
+        """Stands between `kind` and its base class: takes all parts in their order, and hands on those that stay."""
+
+        def __init__(self, *given: Any, **more: Any) -> None:
+            everything = {**dict(zip(parts, given, strict=False)), **more}
+            super().__init__(**{name: part for name, part in everything.items() if name not in absent})
+
+    class ImagesAndTexts(kind, Kept):  # type: ignore[valid-type, misc]
         """The processor without its video processor."""
 
-        def __init__(self, image_processor: Any = None, tokenizer: Any = None, **settings: Any) -> None:
-            super().__init__(image_processor, tokenizer, None, **settings)
-            self.video_processor = None
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            super().__init__(**dict(zip(names, given, strict=False)), **dict.fromkeys(absent), **settings)
 
         @classmethod
         def get_attributes(cls) -> list[str]:
@@ -161,10 +208,15 @@ def without_videos(kind: type[ProcessorMixin]) -> type[ProcessorMixin]:
         def validate_init_kwargs(cls, processor_config: dict, valid_kwargs: Any) -> Any:
             """Which settings the original class takes (this one's signature does not say)."""
             # Names of the original's arguments without `self`; Transformers would read them off this class's
-            # `__init__`.
+            # `__init__`. A folder that was saved where torchvision is has the settings of the absent parts, too.
             arguments = kind.__init__.__code__
-            return super().validate_init_kwargs(processor_config, arguments.co_varnames[: arguments.co_argcount][1:])
+            known = set(arguments.co_varnames[1 : arguments.co_argcount]) - set(absent)
+            return super().validate_init_kwargs(processor_config, known)
 
+    # `save_pretrained` writes the settings that the signature names.
+    functools.update_wrapper(ImagesAndTexts.__init__, kind.__init__)
+    for name in absent:
+        setattr(ImagesAndTexts, name, None)
     # `save_pretrained` writes the class's name, by which the folder is loaded again.
     ImagesAndTexts.__name__ = kind.__name__
     return ImagesAndTexts
@@ -225,19 +277,33 @@ def part_of(model: PreTrainedModel, name: str) -> str:
 def linear_layers(model: PreTrainedModel, part: str) -> list[str]:
     """Names of the linear layers of a part, without the one that makes logits."""
     last = model.get_output_embeddings()
+
+    def is_plain(module: nn.Module) -> bool:
+        # A family's own subclass does more than multiply: Llama 4's router returns two tensors, and peft adapts one.
+        # Quantised layers are subclasses, too, of bitsandbytes.
+        return isinstance(module, nn.Linear) and not type(module).__module__.startswith("transformers.models.")
+
     return [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not last and part_of(model, f"{name}.weight") == part
+        if is_plain(module) and module is not last and part_of(model, f"{name}.weight") == part
     ]
 
 
 def require_memory(path: str, config: PretrainedConfig, dtype: torch.dtype, quantization: str) -> None:
-    """ConfigError if the weights alone need more than the machine's free memory; nothing if that is not known."""
+    """ConfigError if the weights alone need more than the machine's free memory; nothing if that is not known.
+
+    MissingExtraError if the model needs a library that is not installed.
+    """
     # Counted on the meta device, before a byte is read: loading would otherwise end with the process killed.
     free = free_memory()
-    with torch.device("meta"):
-        count = sum(p.numel() for p in AutoModelForImageTextToText.from_config(config).parameters())
+    try:
+        with torch.device("meta"):
+            count = sum(p.numel() for p in AutoModelForImageTextToText.from_config(config).parameters())
+    except ImportError as error:  # FastVLM's and Gemma 3n's vision encoders are timm's
+        raise MissingExtraError(
+            f"model.path: {path} cannot be built ({first_sentence(error)}): install that library"
+        ) from error
     # `_BYTES` are shares of a float32 weight, which has 4 bytes.
     needed = int(count * (dtype.itemsize if quantization == "none" else 4 * _BYTES[quantization]))
     if free is not None and needed > free:

@@ -17,6 +17,7 @@ from lavis.common.errors import ConfigError, EmacError, MissingExtraError, Missi
 from lavis.common.paths import REPO_ROOT
 from lavis.models import HfVlm
 from lavis.models.hf_vlm import loading, tiny
+from lavis.models.student import Question
 from tests.lavis.models.hf_vlm.conftest import frame
 
 pytest.importorskip("peft")
@@ -131,13 +132,75 @@ def test_a_processor_that_needs_torchvision(build: Build, copy: Callable[..., Pa
         pytest.skip("torchvision is installed")
     path = copy("llava_next")
     transformers.Mistral3Config().save_pretrained(path)
+    settings = json.loads((path / "processor_config.json").read_text())
+    settings["processor_class"] = "PixtralProcessor"
+    (path / "processor_config.json").write_text(json.dumps(settings))
     text = refused(build, path, MissingExtraError)
     assert "PixtralProcessor requires the Torchvision library" in text and text.endswith("install that library")
     transformers.Lfm2VlConfig(vision_config={"model_type": "siglip2_vision_model"}).save_pretrained(path)
-    settings = json.loads((path / "processor_config.json").read_text())
+    settings["processor_class"] = "Lfm2VlProcessor"
     settings["image_processor"]["image_processor_type"] = "Lfm2VlImageProcessor"
     (path / "processor_config.json").write_text(json.dumps(settings))
     assert "install torchvision, which some of them need, or copy" in refused(build, path, MissingFileError)
+
+
+def test_a_model_that_needs_a_library(build: Build, copy: Callable[..., Path]) -> None:
+    """FastVLM's encoder is timm's. Before, this was a traceback."""
+    if importlib.util.find_spec("timm"):
+        pytest.skip("timm is installed")
+    path = copy("llava")
+    token = json.loads((path / "config.json").read_text())["image_token_index"]
+    transformers.FastVlmConfig(image_token_index=token).save_pretrained(path)
+    text = refused(build, path, MissingExtraError)
+    assert "cannot be built (TimmWrapperModel requires the timm library" in text and text.endswith("that library")
+
+
+def test_a_folder_names_its_processor(build: Build, copy: Callable[..., Path]) -> None:
+    """Before, it was the one of the model's type: Pixtral, a LLaVA, got LLaVA's, and GLM-OCR none."""
+    path = copy("glm_ocr")
+    assert type(build(path=str(path)).chat.processor).__name__ == "Glm46VProcessor"
+    for name in ("processor_config.json", "tokenizer_config.json"):
+        settings = json.loads((path / name).read_text())
+        (path / name).write_text(json.dumps({**settings, "processor_class": "NoSuchProcessor"}))
+    assert "Transformers has no processor for a glm_ocr" in refused(build, path, ConfigError)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma4", "llava_next_video", "llava_onevision"])
+def test_a_folder_that_was_saved_where_torchvision_is(family: str, build: Build, copy: Callable[..., Path]) -> None:
+    """Before, its video processor's settings ended in "multiple values for argument 'video_processor'"."""
+    path = copy(family)
+    settings = json.loads((path / "processor_config.json").read_text())
+    assert not {"video_processor", "feature_extractor"} & settings.keys()
+    settings |= {"video_processor": {"fps": 2}, "feature_extractor": {"sampling_rate": 16000}}
+    (path / "processor_config.json").write_text(json.dumps(settings))
+    processor = build(path=str(path)).chat.processor
+    assert processor.video_processor is None
+    # Settings of the processor itself are kept; before, `save_pretrained` left them out.
+    _, made = tiny.parts(family)
+    for name in ("image_seq_length", "num_image_tokens", "vision_feature_select_strategy", "patch_size"):
+        assert getattr(processor, name, None) == getattr(made, name, None)
+
+
+def test_a_template_may_write_another_token_than_the_images(build: Build, copy: Callable[..., Path]) -> None:
+    """Ovis2's `<image>` becomes the tokens that config.json names: before, these files "did not belong together"."""
+    path = copy("ovis2")
+    chat = build(path=str(path)).chat
+    assert chat.image_tokens(chat.read(Question("x", (frame(0),)))) > 0
+    config = json.loads((path / "config.json").read_text())
+    config["image_token_id"] = 5
+    (path / "config.json").write_text(json.dumps(config))
+    assert "do not belong together" in refused(build, path, ConfigError)
+
+
+def test_a_familys_own_kind_of_linear_layer_gets_no_adapter() -> None:
+    """Llama 4's router returns two tensors: with an adapter its first step ended in peft's AttributeError."""
+    text: dict = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 16}
+    text |= {"num_local_experts": 2, "interleave_moe_layer_step": 1}
+    with torch.device("meta"):
+        model = transformers.Llama4ForConditionalGeneration(transformers.Llama4Config(text_config=text))
+    names = {name.rsplit(".", 1)[-1] for name in loading.linear_layers(model, "language")}
+    assert "q_proj" in names and "router" not in names
+    assert any(name.endswith(".router") for name, _ in model.named_modules())
 
 
 def test_a_mismatch_that_the_family_does_not_word(build: Build, copy: Callable[..., Path]) -> None:
