@@ -75,11 +75,12 @@ def summed_logps(
     prompt_mask = batch["attention_mask"]
     # Positions count a prompt's own tokens. Qwen's images take fewer positions than tokens: its models find them by
     # themselves, and keep the difference of each prompt, (N, 1).
-    finds_positions = hasattr(model.model, "rope_deltas")
+    inner: Any = getattr(model, "model", model)  # Llama 4's parts have no common owner within the model
+    finds_positions = hasattr(inner, "rope_deltas")
     own = {} if finds_positions else {"position_ids": (prompt_mask.cumsum(1) - 1).clamp(min=0)}
     out = model(**batch, **own, use_cache=True, logits_to_keep=1)
     first = out.logits[:, -1].float().log_softmax(-1)  # (N, V): the first token follows from the prompt alone
-    shift = model.model.rope_deltas if finds_positions else None
+    shift = inner.rope_deltas if finds_positions else None
     chunk = len(rows) if torch.is_grad_enabled() else ROWS
     sums = []
     for start in range(0, len(rows), chunk):
@@ -99,6 +100,8 @@ def summed_logps(
             keys: Any = copy.copy(out.past_key_values)
             keys.layers = [copy.copy(layer) for layer in keys.layers]
             for layer in keys.layers:
+                if layer.keys is None:  # a layer that reads the keys of one before it (Gemma 4, `num_kv_shared_layers`)
+                    continue
                 layer.keys, layer.values = layer.keys[index], layer.values[index]
             logits = model(
                 input_ids=ids[:, :-1],
