@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lavis.common.errors import ConfigError, MissingExtraError
+from lavis.common.errors import ConfigError, MissingExtraError, first_sentence
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter, peft_model
 from lavis.models.hf_vlm import loading
@@ -44,7 +46,10 @@ def with_adapters(
         raise ConfigError("model.freeze: LoRA wrapped 0 modules, for every part with linear layers is frozen")
     # peft takes a list as ends of names: whole names end in no other layer's name but their own.
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=wanted)
-    adapted = peft_model(vlm, config)
+    try:
+        adapted = peft_model(vlm, config)
+    except ValueError as error:  # peft has rules of its own for experts: gate_proj with up_proj alone, and no dropout
+        raise ConfigError(f"model.lora_targets: peft cannot put adapters there ({first_sentence(error)})") from error
     for name, parameter in adapted.named_parameters():
         # In float32, because an update is often smaller than the steps between numbers of bfloat16.
         if is_adapter(name):
@@ -54,7 +59,8 @@ def with_adapters(
 
 def plain_name(name: str) -> str:
     """The name of a weight in the model without adapters."""
-    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+    # A parameter with adapters (an expert's) is wrapped once for each that its module has.
+    return re.sub(r"(\.base_layer)+\.", ".", name.removeprefix("base_model.model."))
 
 
 def fitting_weights(own: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
@@ -64,10 +70,11 @@ def fitting_weights(own: Mapping[str, Tensor], state: Mapping[str, Tensor], sour
     return dict(state)
 
 
-def peft_scaling(path: Path) -> float:
+def peft_scaling(path: Path, own: Mapping[str, Any]) -> float:
     """`lora_alpha / lora_rank` of the adapters whose `adapter_config.json` is `path`.
 
-    WeightsError if it cannot be read, or says that the adapters are used in a way in which this student does not.
+    `own` are the settings of this student's adapters. WeightsError if the file cannot be read, or says that the
+    adapters are used in a way in which this student does not.
     """
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
@@ -75,6 +82,7 @@ def peft_scaling(path: Path) -> float:
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         raise weights.WeightsError(f"{path} does not say r and lora_alpha, as peft's file for LoRA does") from error
     for name in ("use_dora", "alpha_pattern", "rank_pattern"):
-        if settings.get(name):
+        # peft itself sets the patterns for models whose experts are one parameter each (GLM-4.5V).
+        if settings.get(name) and settings[name] != own.get(name):
             raise weights.WeightsError(f"{path} has {name}, which this student's adapters do not")
     return float(scaling * math.sqrt(rank) if settings.get("use_rslora") else scaling)  # alpha / sqrt(r)

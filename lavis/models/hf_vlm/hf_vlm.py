@@ -387,7 +387,8 @@ class HfVlm(StudentModel):
         """CheckpointError if the adapters in peft's `folder` count otherwise than this model counts its own."""
         written = Path(folder) / "adapter_config.json"
         if written.is_file():
-            require_scaling(self, peft_scaling(written), folder)
+            adapted: Any = self.vlm
+            require_scaling(self, peft_scaling(written, vars(adapted.peft_config["default"])), folder)
 
     def _check_note(self, key: str, folder: str) -> None:
         """WeightsError, which names `model.<key>`, if the note in an adapter's folder names another base."""
