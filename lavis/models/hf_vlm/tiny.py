@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lavis.common.program import read_first, run_program
 
@@ -34,6 +34,24 @@ FAMILIES = (
     "blip2",
     "mllama",
     "aya_vision",
+    "qwen3_vl_moe",
+    "qwen3_5_moe",
+    "internvl",
+    "llava_onevision",
+    "llava_next_video",
+    "vipllava",
+    "ovis2",
+    "idefics2",
+    "deepseek_vl",
+    "deepseek_vl_hybrid",
+    "janus",
+    "gemma4",
+    "glm4v",
+    "glm4v_moe",
+    "glm46v",
+    "glm_ocr",
+    "aria",
+    "video_llama_3",
 )
 
 
@@ -52,52 +70,26 @@ if __name__ == "__main__":
 
 import torch
 import transformers
-from transformers import AutoModelForImageTextToText, PretrainedConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForImageTextToText
 
 from lavis.common.errors import EmacError, FileError
 from lavis.common.files import make_folder
 from lavis.models.hf_vlm.loading import without_videos
-
-SIDE = 56  # of an image, pixels: 4 x 4 patches of 14, of which the families join up to four in one token
-WIDTH = 32  # of all hidden states; the language model's have four heads of 8
-_OWN_TOKENIZER = Path(__file__).parents[1] / "tiny" / "tokenizer.json"
-# Chat templates in the form of the families' own: turns, a mark for each image, and the place of the answer.
-_CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
-    "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+from lavis.models.hf_vlm.tiny_families import MORE_PARTS
+from lavis.models.hf_vlm.tiny_parts import (
+    CHATML,
+    GEMMA,
+    IDEFICS,
+    LLAMA,
+    LLAVA,
+    SIDE,
+    WIDTH,
+    Parts,
+    clip_vision,
+    siglip_vision,
+    text_model,
+    tokenizer,
 )
-_IDEFICS = (
-    "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}"
-    "{% if message['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}<end_of_utterance>\n"
-    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
-)
-_LLAVA = (
-    "{% for message in messages %}{{ 'USER: ' if message['role'] == 'user' else 'ASSISTANT: ' }}"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>\n{% else %}{{ part['text'] }}"
-    "{% endif %}{% endfor %}{{ ' ' if message['role'] == 'user' else '</s>' }}{% endfor %}"
-    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
-)
-_LLAMA = (
-    "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<|image|>{% else %}{{ part['text'] | trim }}"
-    "{% endif %}{% endfor %}<|eot_id|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-)
-_GEMMA = (
-    "{{ bos_token }}{% for message in messages %}<start_of_turn>"
-    "{{ 'model' if message['role'] == 'assistant' else 'user' }}\n{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<start_of_image>{% else %}{{ part['text'] | trim }}{% endif %}{% endfor %}"
-    "<end_of_turn>\n{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-)
-
-
-class Parts(NamedTuple):
-    """A family's model and the parts of its processor."""
-
-    config: PretrainedConfig
-    processor: Any
 
 
 def make(family: str, dest: Path | str, *, seed: int = 0) -> Path:
@@ -131,40 +123,8 @@ def save_processor(processor: Any, folder: Path) -> None:
     processor.save_pretrained(folder)
     path = folder / "processor_config.json"
     content = json.loads(path.read_text()) if path.is_file() else {}
-    # Without a video processor, which `from_pretrained` would look for; `AutoProcessor` finds the class by this name.
-    content["processor_class"] = type(processor).__name__
-    content.pop("video_processor", None)
+    content["processor_class"] = type(processor).__name__  # by which the class is found
     path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def tokenizer(
-    special: Sequence[str], *, eos: str = "</s>", bos: str | None = "<s>", **named: str
-) -> PreTrainedTokenizerFast:
-    """The tiny model's tokenizer with more special tokens, those of `named` as its attributes."""
-    made = PreTrainedTokenizerFast(
-        tokenizer_file=str(_OWN_TOKENIZER),
-        unk_token="<unk>",
-        bos_token=bos,
-        eos_token=eos,
-        pad_token="[PAD]",
-        model_specific_special_tokens=named,
-    )
-    made.add_special_tokens({"additional_special_tokens": list(special)})
-    return made
-
-
-def _text(vocabulary: int, **more: Any) -> dict[str, Any]:
-    """Sizes of a language model, in the names that nearly all configs share."""
-    return {
-        "hidden_size": WIDTH,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,  # fewer than query heads: grouped-query attention
-        "vocab_size": vocabulary,
-        "max_position_embeddings": 4096,
-        **more,
-    }
 
 
 def _qwen(kind: str) -> Parts:
@@ -185,7 +145,7 @@ def _qwen(kind: str) -> Parts:
     # M-RoPE turns a head's dimensions by a token's time, height and width (Qwen2-VL, arXiv:2409.12191, section 2.1).
     # The sections are numbers of pairs of dimensions: 2 + 1 + 1 pairs are a head of 8.
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
-    text = _text(len(words), rope_parameters=rope, pad_token_id=words.pad_token_id, bos_token_id=1, eos_token_id=2)
+    text = text_model(len(words), rope_parameters=rope, pad_token_id=words.pad_token_id, bos_token_id=1, eos_token_id=2)
     vision: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 14, "spatial_merge_size": 2}
     if kind == "qwen2_vl":
         vision |= {"embed_dim": WIDTH, "hidden_size": WIDTH, "mlp_ratio": 2}
@@ -200,22 +160,25 @@ def _qwen(kind: str) -> Parts:
         vision |= {"hidden_size": WIDTH, "out_hidden_size": WIDTH, "intermediate_size": 64}
         vision |= {"num_position_embeddings": 64}
         processor = transformers.Qwen3VLProcessor
-        if kind == "qwen3_vl":
+        if kind.endswith("_moe"):  # four experts in each layer, of which two answer to a token
+            text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        if kind.startswith("qwen3_vl"):
             # The layer whose features go into an early layer of the language model, too (DeepStack).
             vision |= {"deepstack_visual_indexes": [0]}
             text |= {"head_dim": 8}
-            config = transformers.Qwen3VLConfig
+            config = transformers.Qwen3VLConfig if kind == "qwen3_vl" else transformers.Qwen3VLMoeConfig
         else:
             # One layer of each kind. The linear one keeps no key for each token, so prompts cannot be shared (`logps`).
             text |= {"head_dim": 16, "layer_types": ["linear_attention", "full_attention"]}
             text |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
             text |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
-            config = transformers.Qwen3_5Config
+            text |= {"shared_expert_intermediate_size": 32} if kind == "qwen3_5_moe" else {}
+            config = transformers.Qwen3_5Config if kind == "qwen3_5" else transformers.Qwen3_5MoeConfig
     # Bounds of an image's area in pixels: the processor scales images to a size between them.
     images = transformers.Qwen2VLImageProcessorPil(
         patch_size=14, merge_size=2, size={"shortest_edge": SIDE * SIDE, "longest_edge": 2 * SIDE * SIDE}
     )
-    made = without_videos(processor)(image_processor=images, tokenizer=words, chat_template=_CHATML)
+    made = without_videos(processor)(image_processor=images, tokenizer=words, chat_template=CHATML)
     return Parts(config(text_config=text, vision_config=vision, **ids, tie_word_embeddings=False), made)
 
 
@@ -227,7 +190,7 @@ def _idefics(kind: str) -> Parts:
     image_id = words.convert_tokens_to_ids("<image>")
     vision = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     vision |= {"image_size": SIDE, "patch_size": 14}
-    text = _text(len(words), model_type="llama", pad_token_id=words.pad_token_id)
+    text = text_model(len(words), model_type="llama", pad_token_id=words.pad_token_id)
     is_smol = kind == "smolvlm"
     config: Any = transformers.SmolVLMConfig if is_smol else transformers.Idefics3Config
     images: Any = transformers.SmolVLMImageProcessorPil if is_smol else transformers.Idefics3ImageProcessorPil
@@ -239,31 +202,18 @@ def _idefics(kind: str) -> Parts:
         tokenizer=words,
         # 16 patches, of which pixel shuffle (`scale_factor` 2) joins four in one token.
         image_seq_len=4,
-        chat_template=_IDEFICS,
+        chat_template=IDEFICS,
     )
     settings = {"image_token_id": image_id, "scale_factor": 2, "tie_word_embeddings": False}
     return Parts(config(text_config=text, vision_config=vision, pad_token_id=words.pad_token_id, **settings), made)
 
 
-def _clip_vision() -> dict[str, Any]:
-    return {
-        "model_type": "clip_vision_model",
-        "hidden_size": WIDTH,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": SIDE,
-        "patch_size": 14,
-        "projection_dim": WIDTH,
-    }
-
-
 def _llava(kind: str) -> Parts:
     words = tokenizer(["<image>"])
-    text = _text(len(words), model_type="llama", pad_token_id=words.pad_token_id)
+    text = text_model(len(words), model_type="llama", pad_token_id=words.pad_token_id)
     settings: dict[str, Any] = {"image_token_index": words.convert_tokens_to_ids("<image>"), "text_config": text}
     # "default" leaves out the class token, which processor and model must agree on: the one additional token below.
-    settings |= {"vision_config": _clip_vision(), "vision_feature_select_strategy": "default"}
+    settings |= {"vision_config": clip_vision(), "vision_feature_select_strategy": "default"}
     square = {"height": SIDE, "width": SIDE}
     reading: dict[str, Any] = {
         "patch_size": 14,
@@ -272,21 +222,15 @@ def _llava(kind: str) -> Parts:
     }
     if kind == "llava":
         images: Any = transformers.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square)
-        made: Any = transformers.LlavaProcessor(images, words, chat_template=_LLAVA, **reading)
+        made: Any = transformers.LlavaProcessor(images, words, chat_template=LLAVA, **reading)
         return Parts(transformers.LlavaConfig(**settings), made)
     # LLaVA-NeXT cuts an image into tiles of the encoder's side, in the one of these grids that fits it best.
     pinpoints = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
     images = transformers.LlavaNextImageProcessorPil(
         size={"shortest_edge": SIDE}, crop_size=square, image_grid_pinpoints=pinpoints
     )
-    made = transformers.LlavaNextProcessor(images, words, chat_template=_LLAVA, **reading)
+    made = transformers.LlavaNextProcessor(images, words, chat_template=LLAVA, **reading)
     return Parts(transformers.LlavaNextConfig(**settings, image_grid_pinpoints=pinpoints), made)
-
-
-def _siglip_vision() -> dict[str, Any]:
-    # SigLIP has CLIP's sizes, but no projection, and no head that joins its patches to one vector.
-    kept = {key: value for key, value in _clip_vision().items() if key != "projection_dim"}
-    return {**kept, "model_type": "siglip_vision_model", "vision_use_head": False}
 
 
 def _gemma3() -> Parts:
@@ -298,12 +242,12 @@ def _gemma3() -> Parts:
     words: Any = tokenizer(["<start_of_turn>", "<end_of_turn>"], **marks)
     images = transformers.Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE})
     # Four image tokens: the model pools the encoder's 4 x 4 patches to 2 x 2.
-    made = transformers.Gemma3Processor(images, words, chat_template=_GEMMA, image_seq_length=4)
-    text = _text(len(words), head_dim=8, sliding_window=64, pad_token_id=words.pad_token_id)
+    made = transformers.Gemma3Processor(images, words, chat_template=GEMMA, image_seq_length=4)
+    text = text_model(len(words), head_dim=8, sliding_window=64, pad_token_id=words.pad_token_id)
     text |= {"layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8}
     config = transformers.Gemma3Config(
         text_config=text,
-        vision_config=_siglip_vision(),
+        vision_config=siglip_vision(),
         mm_tokens_per_image=4,
         boi_token_index=words.convert_tokens_to_ids("<start_of_image>"),
         eoi_token_index=words.convert_tokens_to_ids("<end_of_image>"),
@@ -318,10 +262,10 @@ def _paligemma() -> Parts:
     # All patches are image tokens: PaliGemma pools none.
     images.image_seq_length = 16
     made = transformers.PaliGemmaProcessor(images, words)
-    text = _text(words.vocab_size, model_type="gemma", head_dim=8, pad_token_id=words.pad_token_id)
+    text = text_model(words.vocab_size, model_type="gemma", head_dim=8, pad_token_id=words.pad_token_id)
     # The processor has added tokens for places in an image (<loc0000> …) and for segments.
     text["vocab_size"] = len(made.tokenizer)
-    vision = {**_siglip_vision(), "projection_dim": WIDTH, "num_image_tokens": 16}
+    vision = {**siglip_vision(), "projection_dim": WIDTH, "num_image_tokens": 16}
     config = transformers.PaliGemmaConfig(
         text_config=text,
         vision_config=vision,
@@ -338,10 +282,10 @@ def _blip(kind: str) -> Parts:
         # The second tokenizer is the Q-Former's.
         made: Any = transformers.InstructBlipProcessor(images, words, tokenizer([]), num_query_tokens=4)
         of_config: Any = transformers.InstructBlipConfig
-        text = _text(len(made.tokenizer), model_type="llama", pad_token_id=words.pad_token_id)
+        text = text_model(len(made.tokenizer), model_type="llama", pad_token_id=words.pad_token_id)
     else:
         made, of_config = transformers.Blip2Processor(images, words, num_query_tokens=4), transformers.Blip2Config
-        text = _text(len(made.tokenizer), model_type="opt", ffn_dim=64, pad_token_id=words.pad_token_id)
+        text = text_model(len(made.tokenizer), model_type="opt", ffn_dim=64, pad_token_id=words.pad_token_id)
         text |= {"word_embed_proj_dim": WIDTH}
     vision = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = of_config(
@@ -367,12 +311,12 @@ def _aya_vision() -> Parts:
         patch_size=14,
         img_size=SIDE,
         downsample_factor=2,
-        chat_template=_LLAMA.replace("<|image|>", "<image>"),
+        chat_template=LLAMA.replace("<|image|>", "<image>"),
     )
-    text = _text(len(words), model_type="cohere2", head_dim=8, sliding_window=64, pad_token_id=words.pad_token_id)
+    text = text_model(len(words), model_type="cohere2", head_dim=8, sliding_window=64, pad_token_id=words.pad_token_id)
     config = transformers.AyaVisionConfig(
         text_config=text | {"layer_types": ["sliding_attention", "full_attention"]},
-        vision_config=_siglip_vision(),
+        vision_config=siglip_vision(),
         vision_feature_select_strategy="full",
         downsample_factor=2,
         alignment_intermediate_size=64,  # type: ignore[call-arg]
@@ -386,7 +330,7 @@ def _mllama() -> Parts:
     marks = ["<|image|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     words: Any = tokenizer(marks, image_token="<|image|>")
     images = transformers.MllamaImageProcessorPil(size={"height": SIDE, "width": SIDE}, max_image_tiles=4)
-    made = transformers.MllamaProcessor(images, words, chat_template=_LLAMA)
+    made = transformers.MllamaProcessor(images, words, chat_template=LLAMA)
     vision: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2}
     vision |= {"num_global_layers": 1}
     vision |= {"attention_heads": 2, "image_size": SIDE, "patch_size": 14, "max_num_tiles": 4}
@@ -394,7 +338,7 @@ def _mllama() -> Parts:
     vision |= {"intermediate_layers_indices": [0], "vision_output_dim": 2 * WIDTH}
     vision |= {"supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]]}
     # The language model's second layer reads the image, whose features are no tokens of the prompt.
-    text = _text(
+    text = text_model(
         len(words), cross_attention_layers=[1], bos_token_id=1, eos_token_id=2, pad_token_id=words.pad_token_id
     )
     config = transformers.MllamaConfig(
@@ -418,6 +362,9 @@ _PARTS: dict[str, Callable[[], Parts]] = {
     "blip2": lambda: _blip("blip2"),
     "mllama": _mllama,
     "aya_vision": _aya_vision,
+    "qwen3_vl_moe": lambda: _qwen("qwen3_vl_moe"),
+    "qwen3_5_moe": lambda: _qwen("qwen3_5_moe"),
+    **MORE_PARTS,
 }
 
 

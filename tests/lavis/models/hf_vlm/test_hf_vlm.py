@@ -27,7 +27,7 @@ from tests.lavis.models.hf_vlm.conftest import PROMPTS, frame, wake
 from xrl_alignment.builders.student import prompt_writer
 
 pytest.importorskip("peft")
-QUICK = ("qwen2_5_vl", "smolvlm", "llava", "mllama", "blip2", "aya_vision")
+QUICK = ("qwen2_5_vl", "smolvlm", "llava", "mllama", "blip2", "aya_vision", "gemma4")
 FAMILIES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in tiny.FAMILIES]
 Build = Callable[..., HfVlm]
 ANSWERS = [["go to desk 1", "look"], ["take mug 1 from desk 1", "open drawer 12"], ["look", "go to the desk 3"]]
@@ -392,6 +392,20 @@ def test_lora_goes_where_it_is_asked_to(build: Build) -> None:
         build(lora_targets=["c_attn"])
     with pytest.raises(ConfigError, match="LoRA wrapped 0 modules"):
         build(freeze=["vision", "language"])
+
+
+def test_adapters_of_experts_are_loaded_as_they_were_saved(build: Build, questions: list[Question], tmp_path) -> None:
+    """peft gives experts adapters of twice the rank and notes it: the program refused the folders that it wrote."""
+    model = wake(build("glm4v_moe")).eval()
+    assert any(".experts." in name and ".lora_" in name for name, _ in model.named_parameters())
+    model.save_adapter(tmp_path / "adapter")
+    again = build("glm4v_moe", pretrained=str(tmp_path / "adapter")).eval()
+    assert torch.equal(again.answer_logps(questions, ANSWERS), model.answer_logps(questions, ANSWERS))
+    # The base has the same name whatever trains on it.
+    assert build("glm4v_moe", lora_targets=["q_proj"]).base_hash() == model.base_hash()
+    for options in ({"lora_targets": ["gate_proj"]}, {"lora_dropout": 0.1}):
+        with pytest.raises(ConfigError, match=r"model.lora_targets: peft cannot put adapters there \("):
+            build("glm4v_moe", **options)
 
 
 def test_a_replica_and_a_pickled_encoder_say_the_same(build: Build, questions: list[Question]) -> None:
