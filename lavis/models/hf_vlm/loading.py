@@ -279,9 +279,8 @@ def linear_layers(model: PreTrainedModel, part: str) -> list[str]:
     last = model.get_output_embeddings()
 
     def is_plain(module: nn.Module) -> bool:
-        # A family's own subclass does more than multiply: Llama 4's router returns two tensors, and peft adapts one.
-        # Quantised layers are subclasses, too, of bitsandbytes.
-        return isinstance(module, nn.Linear) and not type(module).__module__.startswith("transformers.models.")
+        # A router of experts returns two tensors (Llama 4's), and peft adapts one.
+        return isinstance(module, nn.Linear) and not type(module).__name__.endswith("Router")
 
     return [
         name
