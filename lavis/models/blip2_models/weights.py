@@ -55,6 +55,7 @@ _HUB = (
 )
 # Buffers of old library versions and BERT's word prediction head: in the files, never in the model.
 _UNUSED = re.compile(r"\.position_ids$|rotary_emb\.inv_freq$|^Qformer\.cls\.")
+_OF_LAVIS = re.compile(r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)")
 REFERENCE_PREFIX = "ref_"
 # What EVA-CLIP has behind its blocks and BLIP-2 does not use: the final norm, the head, what pretraining needed.
 _EVA_UNUSED = re.compile(r"^visual_encoder\.(norm|fc_norm|head|lm_head|mask_token|rel_pos_bias)\b")
@@ -67,13 +68,17 @@ class WeightsError(EmacError, ValueError):
     """Weights that are damaged or do not fit the model; the text names the file and the first keys that differ."""
 
 
+def _pattern(beginning: str) -> str:
+    """The expression of names that begin so."""
+    return re.escape(beginning).replace(r"\*", "(.*)") + ("" if beginning.endswith(".") else "$")
+
+
 def _renamed(name: str, pairs: Iterable[tuple[str, str]], *, back: bool = False) -> str:
     """`name` as the second side of `pairs` has it, or the first one if `back`."""
     # The first pair that fits, and no other: general ones stand behind the special ones that they would cover.
     for pair in pairs:
         old, new = pair[::-1] if back else pair
-        pattern = re.escape(old).replace(r"\*", "(.*)") + ("" if old.endswith(".") else "$")
-        if match := re.match(pattern, name):
+        if match := re.match(_pattern(old), name):
             for part in match.groups():
                 new = new.replace("*", part, 1)
             return new + name[match.end() :]
@@ -85,8 +90,7 @@ def format_of(state: Mapping[str, Tensor]) -> str:
     # EVA-CLIP's own file holds the encoder alone, so its names have no prefix.
     if {"cls_token", "pos_embed"} <= state.keys():
         return "EVA-CLIP"
-    lavis = r"(ref_)?(visual_encoder\.(cls_token|pos_embed|patch_embed|blocks)|Qformer\.bert\.)"
-    if any(re.match(lavis, key) for key in state):
+    if any(_OF_LAVIS.match(key) for key in state):
         return "LAVIS"
     return "hub" if any(key.startswith(tuple(hub for hub, _ in _HUB)) for key in state) else "native"
 
