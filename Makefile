@@ -7,13 +7,13 @@
 #   PLAY_ARGS    passed on to `make play`, for instance PLAY_ARGS=--web (docs/play.md)
 #   AUDIT_ARGS   for `make audit-alfworld` instead of its pages in docs: AUDIT_ARGS="--quick --out output/audit-quick"
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
-#   SMOLLM_TOKENS  millions of tokens that `make smollm` reads in all; from 0.4 on the student plays a quarter of the games
+#   SMOLLM_TOKENS  millions of tokens that `make smollm` reads in all; from 0.4 on the student plays 0.3 of the games
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
-SMOLLM_TOKENS ?= 0.7
+SMOLLM_TOKENS ?= 1.2
 AUDIT_ARGS ?= --page docs/audit.md --scores docs/scores.md
 PLAY_ARGS ?=
 
@@ -22,7 +22,7 @@ RUN := $(VENV)/bin/python
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SMOLLM := $(RUN) -m xrl_alignment.make_student --out output/smollm/run --model-type smollm2_135m --actions-only \
-  --official 1 --drills 0 --untold 0 --lr 1e-3 --options
+  --official 1 --drills 0 --untold 0 --search listing --lr 1e-3 --options
 # pip compiles nothing: Python writes bytecode for what is imported, which is 40 seconds less on 2 cores, and 400 MB. It
 # does so here also if the environment forbids it (many images do): otherwise each program compiles 5,000 files anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -68,7 +68,7 @@ smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/sm
 	test -d output/smollm/model || $(RUN) -m lavis.models.smollm output/smollm/model
 	$(SMOLLM) llm_model=output/smollm/model --games 24 --batch-tokens 1600 --tokens 0.4
 	$(SMOLLM) llm_model=output/smollm/model max_txt_len=2048 kept_prompts_mib=4000 --games 60 --batch-tokens 1000 \
-	  --student-drives 0.25 --tokens $(SMOLLM_TOKENS)
+	  --student-drives 0.3 --tokens $(SMOLLM_TOKENS)
 
 audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (an hour)
 	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)
