@@ -131,6 +131,31 @@ def test_of_many_examples_the_newest_are_learned_each_once(local_planner) -> Non
     assert len(identities) == 1
 
 
+@pytest.mark.parametrize(("dtype", "apart"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])
+def test_log_probabilities_are_those_of_a_plain_forward_pass(local_planner, dtype, apart) -> None:
+    """In float32, row by row, with all logits; a bfloat16 base learns with bfloat16 products and float32 adapters."""
+    planner = local_planner()
+    planner.model.get_base_model().to(dtype)
+    trained = [value for value in planner.model.parameters() if value.requires_grad]
+    for value in trained:
+        value.data = value.data.float()
+    frozen = {n: v.detach().clone() for n, v in planner.model.named_parameters() if not v.requires_grad}
+    train_planner(planner, [PlanExample(QUESTION, CHOSEN, REJECTED)], PlannerTraining(epochs=8))
+    assert all(torch.equal(v, frozen[n]) for n, v in planner.model.named_parameters() if n in frozen)
+    assert frozen and all(value.dtype is dtype for value in frozen.values())
+    assert all(value.dtype is torch.float32 for value in trained)
+
+    rows = [(QUESTION, CHOSEN), (PlanQuestion("x"), REJECTED), (QUESTION, "take pen")]
+    with torch.no_grad():
+        sums, counts = answer_logps(planner, rows)
+        planner.model.float()
+        for row, (question, plan) in enumerate(rows):
+            prompt, answer = planner.encode(planner.prompt(question)), planner.encode_plan(plan)
+            logps = planner.model(input_ids=torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+            wanted = sum(float(logps[len(prompt) - 1 + place, token]) for place, token in enumerate(answer))
+            assert float(sums[row]) == pytest.approx(wanted, abs=apart) and int(counts[row]) == len(answer)
+
+
 def test_log_probabilities_do_not_depend_on_the_batch(local_planner) -> None:
     planner = local_planner()
     with torch.no_grad():

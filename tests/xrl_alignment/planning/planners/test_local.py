@@ -57,8 +57,12 @@ def test_beams_share_a_prompt_that_a_model_of_convolutions_has_read() -> None:
 def test_plans_are_those_of_generate_with_the_adapter(local_planner) -> None:
     """Of Transformers, with the adapter beside its layers: merged it writes the same plans."""
     planner = local_planner()
-    tune(planner)
-    for question, answer in zip(QUESTIONS, planner.plan_all(QUESTIONS), strict=True):
+    before = planner.plan_all(QUESTIONS)
+    settings = PlannerTraining(epochs=20, lr=0.02)
+    train_planner(planner, [PlanExample(question, "go to desk 1") for question in QUESTIONS], settings)
+    after = planner.plan_all(QUESTIONS)
+    assert all(old.text != new.text for old, new in zip(before, after, strict=True))  # an adapter that counts
+    for question, answer in zip(QUESTIONS, after, strict=True):
         prompt = planner.encode(planner.prompt(question))
         (made,) = planner.model.generate(
             torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=2, pad_token_id=3
