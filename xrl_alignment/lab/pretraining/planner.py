@@ -27,16 +27,24 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--games", required=True, nargs="+", metavar="DIR", help="generated games (environments.household)"
     )
     parser.add_argument(
-        "--model", default="tiny", metavar="FOLDER", help="language model: the demo's (tiny), or a folder or hub id"
+        "--model",
+        default="tiny",
+        metavar="FOLDER",
+        help="language model, as planner.model: tiny, tiny_planner, or a folder or hub id (tiny)",
     )
-    parser.add_argument("--out", required=True, type=Path, help="file of weights; with --model a folder to be made")
+    parser.add_argument(
+        "--out", required=True, type=Path, help="file of weights; of a folder or hub id a folder to be made"
+    )
     parser.add_argument("--number", type=int, default=600, help="games to play (600)")
     parser.add_argument("--epochs", type=int, default=2, help="passes over their plans (2)")
     parser.add_argument("--lr", type=float, default=3e-3, help="learning rate (3e-3)")
     parser.add_argument("--batch-size", type=int, default=16, help="plans in a batch (16)")
     parser.add_argument("--rank", type=int, default=RANK, help=f"rank of the adapter, which is merged ({RANK})")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.rank < 1:
+        parser.error(f"--rank: {arguments.rank} is not a number of at least 1")
+    return arguments
 
 
 RANK = 64
@@ -56,7 +64,7 @@ from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from lavis.models.played import PlayedGames, played_by_base
 from xrl_alignment.lab.pretraining.files import read_splits, write_folder, write_weights
-from xrl_alignment.planning.building import language_model
+from xrl_alignment.planning.building import TINY, language_model
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion
 from xrl_alignment.planning.planners.explorer import explorers_plan
 from xrl_alignment.planning.planners.learning import PlanExample, examples_of, train_planner
@@ -126,7 +134,8 @@ def hasty_examples(games: Sequence[Game], seed: int) -> list[PlanExample]:
 def main() -> None:
     """Command line."""
     arguments = parse_arguments()
-    if arguments.model != "tiny" and arguments.out.exists():
+    is_ours = arguments.model in TINY
+    if not is_ours and arguments.out.exists():
         raise FileError(f"{arguments.out} exists already: give a folder that is still to be made")
     bound_kernel_cache()
     keep_freed_memory()
@@ -134,7 +143,7 @@ def main() -> None:
     random.Random(arguments.seed).shuffle(games)
     examples = hasty_examples(games[: arguments.number], arguments.seed)
     # LoRA (Hu et al. 2021), merged at the end: the file holds plain weights. alpha / rank is 2.
-    tokenizer = load_llm_tokenizer(package_path(arguments.model), "--model")
+    tokenizer = load_llm_tokenizer(package_path("tiny") if is_ours else arguments.model, "--model")
     base, rank = language_model(arguments.model, "--model"), arguments.rank
     planner = LocalPlanner(base, tokenizer, rank=rank, alpha=2 * rank)
     # No DPO: the hasty player's plans have no better ones beside them.
@@ -152,7 +161,7 @@ def main() -> None:
 
         train_planner(planner, examples, settings, seed=arguments.seed, report=show)
     model, played = planner.merged(), read_splits(official=False)
-    if arguments.model == "tiny":
+    if is_ours:
         # The output layer is the embedding, which stands in the file already.
         weights = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
         write_weights(weights, arguments.out, played)

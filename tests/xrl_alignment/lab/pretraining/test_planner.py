@@ -60,14 +60,22 @@ def test_the_command_writes_a_folder_of_another_language_model(household_data, t
         planner.main()
 
 
+def test_an_adapter_without_rank_is_told(capsys) -> None:
+    """Before, a `planner.lora_targets` that nobody had given was named, after the games."""
+    with pytest.raises(SystemExit):
+        planner.parse_arguments(["--games", "A", "--out", "b", "--rank", "0"])
+    assert "--rank: 0 is not a number of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("base", TINY)
 def test_the_command_writes_weights_that_the_loader_of_planners_takes(
-    household_data, tmp_path, monkeypatch, capsys
+    base, household_data, tmp_path, monkeypatch, capsys
 ) -> None:
     out = tmp_path / "planner.safetensors"
-    options = {"--games": household_data, "--out": out, "--number": 1, "--epochs": 1}
+    options = {"--games": household_data, "--out": out, "--number": 1, "--epochs": 1, "--model": base}
     monkeypatch.setattr(sys, "argv", ["make_planner", *(str(part) for pair in options.items() for part in pair)])
     planner.main()
-    old, new = load_file(package_path(TINY["tiny"])), load_file(out)
+    old, new = load_file(package_path(TINY[base])), load_file(out)
     assert set(old) == set(new) and new["model.embed_tokens.weight"].dtype == torch.bfloat16
     assert any(not torch.equal(old[name], new[name]) for name in old)
     monkeypatch.setitem(TINY, "mine", str(out))
