@@ -192,7 +192,7 @@ def test_a_template_may_write_another_token_than_the_images(build: Build, copy: 
     assert "do not belong together" in refused(build, path, ConfigError)
 
 
-def test_a_familys_own_kind_of_linear_layer_gets_no_adapter() -> None:
+def test_a_router_of_experts_gets_no_adapter() -> None:
     """Llama 4's router returns two tensors: with an adapter its first step ended in peft's AttributeError."""
     text: dict = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 16}
     text |= {"num_local_experts": 2, "interleave_moe_layer_step": 1}
