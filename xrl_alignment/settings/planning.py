@@ -248,7 +248,7 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
     kept_prompts_mib: int = setting(
         0,
         "`local`: memory for keys and values of prompts, so that a plan's call reads only what is new in its prompt (a "
-        "plain Llama; MiB; 0: none)",
+        "plain Llama on a CPU; MiB; 0: none)",
         at_least(0),
         may_change=True,
     )

@@ -25,7 +25,6 @@ from lavis.common.files import make_folder, sync, write_json
 from lavis.models import fast_llm
 from lavis.models.blip2_models.adapters import ActingModel, peft_model
 from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_prompts, prompt_rows
-from lavis.models.decoding import forget_decoding
 from xrl_alignment.agents.language.prompt import token_counter
 from xrl_alignment.planning.planners.base import PlanAnswer, Planner, PlanQuestion, plan_prompt
 from xrl_alignment.planning.planners.grounded import Grounded, PlanGrammar
@@ -46,8 +45,8 @@ class LocalPlanner(Planner):
     `targets` names the layers that have one, by the end of their names; none: all. `examples` are shown before each
     question. `context_tokens` is the room for prompt and answer together. A `grounded` planner writes only plans of the
     grammar (`PlanGrammar`), and in place of one that has failed another one, which a beam search finds. On a CPU plans
-    are written by a copy in which the adapter is merged (`ActingModel`), and keys and values of the prompts read last
-    are kept, in at most `kept_mib` MiB. Raises MissingExtraError without peft.
+    are written by a copy in which the adapter is merged (`ActingModel`), and if that is a plain Llama, keys and values
+    of the prompts read last are kept, in at most `kept_mib` MiB. Raises MissingExtraError without peft.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class LocalPlanner(Planner):
         self.max_batch = max_batch
         self.grounded = grounded
         self.base_hash = _hash_of_base(model)
-        forget_decoding(model)  # else a folder's repetition penalty would count against the words of a greedy plan
         self._context = context_tokens
         self._budget = context_tokens - max_answer_tokens - 1  # the BOS token
         self._count = token_counter(tokenizer.encode)
