@@ -91,6 +91,7 @@ def train_planner(
     all, and loss. Of more than `max_examples` the newest count, of the failed plans among them the newest `max_pairs`.
     Raises DivergedError before a loss or gradient that is not finite reaches the weights.
     """
+    planner.forget()
     # The newest, each once: one that came again is as new as its last time.
     examples = list(dict.fromkeys(reversed(examples)))[: settings.max_examples][::-1]
     pairs = [one for one in examples if one.rejected][-settings.max_pairs :]

@@ -241,6 +241,11 @@ class LocalPlanner(Planner):
         set_peft_model_state_dict(self.model, weights)
         self.identity = self._hash()
 
+    def forget(self) -> None:
+        """Free the copy that writes plans and the kept prompts, before a training that changes the adapter."""
+        self._acting.drop(if_training=True)
+        self._kept.forget()
+
     def changed(self) -> None:
         """Tell that the adapter's weights were trained: the planner is another one."""
         self.identity = self._hash()

@@ -83,8 +83,10 @@ def test_kept_prompts_give_the_same_plans_until_the_adapter_changes(local_planne
     same = kept.encode(kept.prompt(QUESTIONS[1]))
     assert {one.length for one in found[2:]} == {len(commonprefix([before, after])), len(same) - 1}
     assert len(before) - 3 < len(commonprefix([before, after])) and len(found) == 4
+    assert kept._kept._kept and kept._acting._merged is not None
     for planner in (plain, kept):
         tune(planner)
+    assert not kept._kept._kept and kept._acting._merged is None  # a training needs the memory
     assert [a.text for a in kept.plan_all(later)] == [a.text for a in plain.plan_all(later)]
     assert found[-2:] == [None, None]
 
