@@ -14,6 +14,7 @@ from lavis.models.hf_vlm.tiny_parts import (
     IDEFICS,
     LLAVA,
     SIDE,
+    VISION,
     WIDTH,
     Parts,
     clip_vision,
@@ -25,14 +26,6 @@ from lavis.models.hf_vlm.tiny_parts import (
 _SQUARE = {"height": SIDE, "width": SIDE}
 # The grids of tiles into which an image may be cut.
 _GRIDS = [[SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
-_VISION = {
-    "hidden_size": WIDTH,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "image_size": SIDE,
-    "patch_size": 14,
-}
 _MARKED = "<|vision_start|><|image_pad|><|vision_end|>"  # what CHATML writes for an image
 _GLM = (
     "[gMASK]<sop>{% for message in messages %}<|{{ message['role'] }}|>\n{% for part in message['content'] %}"
@@ -63,7 +56,7 @@ def _internvl() -> Parts:
     )
     config = transformers.InternVLConfig(
         text_config=text_model(len(words), model_type="qwen2", pad_token_id=words.pad_token_id),
-        vision_config={**_VISION, "image_size": [SIDE, SIDE], "patch_size": [14, 14]},
+        vision_config={**VISION, "image_size": [SIDE, SIDE], "patch_size": [14, 14]},
         image_token_id=words.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=4,
         tie_word_embeddings=False,
@@ -144,7 +137,7 @@ def _ovis2() -> Parts:
     # An image's tokens are mixtures of the rows of a table, and the marks around them are rows of it, too.
     config = transformers.Ovis2Config(
         text_config=text_model(len(words), model_type="qwen2", pad_token_id=words.pad_token_id),
-        vision_config={**_VISION, "hidden_stride": 2, "vocab_size": 48, "num_visual_indicator_tokens": 5},
+        vision_config={**VISION, "hidden_stride": 2, "vocab_size": 48, "num_visual_indicator_tokens": 5},
         # Not the token that the template writes, but the one that the processor puts in its place.
         image_token_id=words.convert_tokens_to_ids("<IMG_ATOM>"),
         visual_indicator_token_ids=words.convert_tokens_to_ids(indicators),
@@ -165,7 +158,7 @@ def _idefics2() -> Parts:
     resampler = {"resampler_n_latents": 4, "resampler_depth": 1, "resampler_n_heads": 2, "resampler_head_dim": 16}
     config = transformers.Idefics2Config(
         text_config=text_model(len(words), model_type="mistral", sliding_window=64, pad_token_id=words.pad_token_id),
-        vision_config=_VISION,
+        vision_config=VISION,
         perceiver_config={**resampler, "hidden_size": WIDTH, "num_key_value_heads": 1},
         image_token_id=words.convert_tokens_to_ids("<image>"),
     )
@@ -216,7 +209,7 @@ def _deepseek(kind: str) -> Parts:
         "projection_dim": WIDTH,
         "image_token_embed_dim": WIDTH,
     }
-    seeing: dict[str, Any] = {key: value for key, value in _VISION.items() if key != "intermediate_size"}
+    seeing: dict[str, Any] = {key: value for key, value in VISION.items() if key != "intermediate_size"}
     seeing |= {"projection_dim": WIDTH, "num_image_tokens": 16, "mlp_ratio": 2.0}
     return Parts(transformers.JanusConfig(**settings, vision_config=seeing, vq_config=codes), made)
 
@@ -240,7 +233,7 @@ def _gemma4() -> Parts:
     text |= {"num_kv_shared_layers": 1, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": size}
     # As the large ones: an image's tokens read one another in both directions.
     text |= {"use_bidirectional_attention": "vision"}
-    vision = {key: value for key, value in _VISION.items() if key != "image_size"}
+    vision = {key: value for key, value in VISION.items() if key != "image_size"}
     vision |= {"num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 2, "position_embedding_size": 64}
     number = made.tokenizer.convert_tokens_to_ids
     config = transformers.Gemma4Config(
@@ -306,7 +299,7 @@ def _aria() -> Parts:
     text |= {"moe_num_shared_experts": 1}
     config = transformers.AriaConfig(
         text_config=text,
-        vision_config={**_VISION, "model_type": "idefics3_vision", "image_size": 980, "patch_size": 140},
+        vision_config={**VISION, "model_type": "idefics3_vision", "image_size": 980, "patch_size": 140},
         image_token_index=words.image_token_id,
         projector_patch_to_query_dict={49: 4},
     )
@@ -324,7 +317,7 @@ def _video_llama_3() -> Parts:
     )
     config = transformers.VideoLlama3Config(
         text_config=text_model(len(words), model_type="qwen2", pad_token_id=words.pad_token_id),
-        vision_config={key: value for key, value in _VISION.items() if key != "image_size"},
+        vision_config={key: value for key, value in VISION.items() if key != "image_size"},
         image_token_id=words.convert_tokens_to_ids("<|image_pad|>"),
         video_token_id=words.convert_tokens_to_ids("<|video_pad|>"),
     )

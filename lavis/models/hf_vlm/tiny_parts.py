@@ -10,6 +10,15 @@ from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 SIDE = 56  # of an image, pixels: 4 x 4 patches of 14, of which the families join up to four in one token
 WIDTH = 32  # of all hidden states; the language model's have four heads of 8
+# Sizes of a vision encoder, in the names that most configs share.
+VISION = {
+    "hidden_size": WIDTH,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": SIDE,
+    "patch_size": 14,
+}
 _OWN_TOKENIZER = Path(__file__).parents[1] / "tiny" / "tokenizer.json"
 # Chat templates in the form of the families' own: turns, a mark for each image, and the place of the answer.
 CHATML = (
@@ -82,19 +91,9 @@ def text_model(vocabulary: int, **more: Any) -> dict[str, Any]:
 
 def clip_vision() -> dict[str, Any]:
     """Sizes of CLIP's vision encoder."""
-    return {
-        "model_type": "clip_vision_model",
-        "hidden_size": WIDTH,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "image_size": SIDE,
-        "patch_size": 14,
-        "projection_dim": WIDTH,
-    }
+    return {"model_type": "clip_vision_model", **VISION, "projection_dim": WIDTH}
 
 
 def siglip_vision() -> dict[str, Any]:
     """As CLIP's, without projection and without the head that joins its patches to one vector."""
-    kept = {key: value for key, value in clip_vision().items() if key != "projection_dim"}
-    return {**kept, "model_type": "siglip_vision_model", "vision_use_head": False}
+    return {"model_type": "siglip_vision_model", **VISION, "vision_use_head": False}
