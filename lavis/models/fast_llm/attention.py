@@ -4,9 +4,10 @@ Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) by p
 time, as many as fit into the processor's cache. Without AMX (the CPU's instructions for products of bfloat16 tiles)
 PyTorch's fused kernel is slow: the plain products take a fifth of its time for one new token of heads as narrow as the
 tiny model's, and 0.3 to 0.7 for causal attention forward and backward of 170 to 2,000 positions (torch 2.13, one core
-of an EPYC with AVX-512, 6 heads of width 32 or 9 of width 64). With AMX the fused kernel takes 0.4 to 0.6 of the time
-of products whose gradient is autograd's (a Xeon, 1 to 864 positions): there, and everywhere else, Transformers' `sdpa`
-runs.
+of an EPYC with AVX-512, 6 heads of width 32 or 9 of width 64). With AMX the fused kernel takes 0.4 to 0.9 of the plain
+products' time forward, and with autograd's gradient. With `_Causal`'s gradient heads of width 32 take 0.3 to 0.9 of the
+fused kernel's time (a training step of the tiny model 0.76 to 0.86); those of width 64 gain nothing in a step of
+SmolLM2-135M (one core of a Xeon with AMX, 2026-11-30). Everywhere else Transformers' `sdpa` runs.
 
 Shapes: N rows, T new positions (queries), S positions attended to (keys), heads and width of a head.
 """
@@ -26,14 +27,18 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 NAME = "emac_cpu"  # value of a model's `attn_implementation`
 CACHE_BYTES = 2 << 20  # scores computed at a time
 BLOCK = 96  # queries computed at a time under a causal mask
+NARROW = 32  # width of heads up to which `_Causal` beats the fused kernel with AMX
 # Whether this CPU multiplies tiles of bfloat16. Older versions of PyTorch cannot say.
 _CAPABILITIES: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
 AMX = bool(_CAPABILITIES.get("amx_bf16", False))
 
 
-def plain_is_faster(query: Tensor) -> bool:
-    """Whether plain matrix products beat PyTorch's fused kernel on `query`."""
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and not AMX
+def plain_is_faster(query: Tensor, *, causal: bool) -> bool:
+    """Whether plain matrix products beat PyTorch's fused kernel on `query`; `causal`: under no other mask."""
+    if query.device.type != "cpu" or query.dtype != torch.bfloat16:
+        return False
+    trains = query.requires_grad and torch.is_grad_enabled()
+    return not AMX or (causal and trains and query.shape[-1] <= NARROW)
 
 
 def cpu_attention(
@@ -55,15 +60,17 @@ def cpu_attention(
         # Rotary embedding returns float32; autocast would cast the fused kernel's inputs, so this casts them too.
         query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
     per_head = attention_mask is not None and attention_mask.shape[1] > 1
-    if dropout or not plain_is_faster(query) or per_head or value.shape[-1] != query.shape[-1]:
+    causal = kwargs.get("is_causal")
+    causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
+    new, seen = query.shape[2], key.shape[2]
+    causal_alone = attention_mask is None and causal and new == seen
+    plain = plain_is_faster(query, causal=causal_alone)
+    if dropout or not plain or per_head or value.shape[-1] != query.shape[-1]:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    causal = kwargs.get("is_causal")
-    causal = bool(getattr(module, "is_causal", True) if causal is None else causal)
-    new, seen = query.shape[2], key.shape[2]
-    if attention_mask is None and causal and new == seen:
+    if causal_alone:
         return causal_attention(query, key, value, scaling).transpose(1, 2), None
     # Grouped-query attention: several heads of queries share a head of keys and values.
     key, value = (repeat_kv(x, query.shape[1] // x.shape[1]) for x in (key, value))

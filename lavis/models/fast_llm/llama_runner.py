@@ -299,7 +299,7 @@ class LlamaRunner:
 
         `bias`, an additive mask (n, 1, P, T), is lower triangular where P is T; without it attention is causal.
         """
-        if not plain_is_faster(query):
+        if not plain_is_faster(query, causal=bias is None):
             return F.scaled_dot_product_attention(
                 query, key, value, bias, is_causal=bias is None, enable_gqa=query.shape[1] != key.shape[1]
             )

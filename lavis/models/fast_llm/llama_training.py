@@ -66,7 +66,7 @@ def _whole_layer(layer: LlamaLayer, x: Tensor, cos: Tensor, sin: Tensor, allowed
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) under a bool mask, or causal."""
     # Both give (N, heads, T, width); `cpu_attention` has the order of Transformers, (N, T, heads, width).
-    if plain_is_faster(query):
+    if plain_is_faster(query, causal=mask is None):
         return cpu_attention(None, query, key, value, mask, is_causal=mask is None)[0].transpose(1, 2)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=query.shape[1] != key.shape[1]
