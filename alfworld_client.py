@@ -118,7 +118,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--image-severity", type=int, choices=range(5), default=0, help="strength of that noise (0: none)"
     )
     words_help = "share of the words of the environment's answers that are exchanged (0: none)"
-    play_group.add_argument("--text-noise", type=float, default=0.0, metavar="SHARE", help=words_help)
+    play_group.add_argument("--text-noise", type=share, default=0.0, metavar="SHARE", help=words_help)
     written = sys.argv[1:] if argv is None else argv
     given = parser.parse_args(written)
     if given.options and not given.cfg_path:
@@ -240,6 +240,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds of at least 0")
+    return value
+
+
+def share(text: str) -> float:
+    """`text` as a share of a whole; for `--text-noise`."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to 1")
     return value
 
 

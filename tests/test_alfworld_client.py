@@ -183,9 +183,10 @@ def test_mistakes_end_in_one_line_and_code_2(household_data, arguments, reason):
     assert (code, out, len(lines)) == (2, "", 1) and lines[0].startswith("error: ") and reason in lines[0]
 
 
-@pytest.mark.parametrize("flag", ["--patience", "--step-timeout"])
+@pytest.mark.parametrize("flag", ["--patience", "--step-timeout", "--text-noise"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "soon"])
-def test_a_time_without_an_end_is_refused(flag, value, capsys):
+def test_a_number_that_cannot_be_meant_is_refused(flag, value, capsys):
+    """Of the noise the error named the setting `environment.text_noise`, which nobody had given."""
     with pytest.raises(SystemExit, match="2"):
         alfworld_client.parse_arguments([flag, value])
     assert f"argument {flag}: " in capsys.readouterr().err
