@@ -23,6 +23,7 @@ from lavis.common.errors import ConfigError, MissingFileError
 from lavis.common.files import locked, new_folder, read_json, write_json, write_text
 from lavis.common.named_class import is_class_name
 from lavis.common.settings import check, check_has_effect
+from lavis.models import fast_llm
 from lavis.models.base_model import LIBRARY_ROOT
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
@@ -402,10 +403,16 @@ def language_model(name: str, key: str = "planner.model") -> PreTrainedModel:
     if name not in TINY:
         refuse_no_model(name, key)
         try:
-            return AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False)
         except weights.UNLOADABLE as error:
             reason = weights.why_unloadable(name, error)
             raise ConfigError(f"{key}={name} is no language model: {reason}") from error
+        if fast_llm.cache_name(model) is None:
+            raise ConfigError(
+                f"{key}: a {type(model).__name__} takes no cache of a prompt that it has read (past_key_values): take "
+                "another language model"
+            )
+        return model
     # The demo's language model: its sizes from the model's settings, its weights from the file that ships.
     sizes = OmegaConf.to_container(load_yaml(LIBRARY_ROOT / MODEL_TYPES["demo"]).model.llm_config)
     assert isinstance(sizes, dict)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, RwkvConfig, RwkvForCausalLM
 
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.household.generator import generate
@@ -378,6 +378,14 @@ def test_a_language_models_settings_file_that_holds_no_object_is_one_line(tmp_pa
     (tmp_path / name).write_text("null")
     with pytest.raises(ConfigError, match=f"is no language model: .*{name} holds no JSON object"):
         language_model(str(tmp_path))
+
+
+def test_a_model_without_a_cache_is_told_by_the_setting_that_names_it(tmp_path) -> None:
+    """Of a `planner.trainer` it said `planner.model`."""
+    sizes = {"vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 2}
+    RwkvForCausalLM(RwkvConfig(**sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="^planner.trainer: a RwkvForCausalLM takes no cache"):
+        language_model(str(tmp_path), "planner.trainer")
 
 
 def test_an_adapters_folder_does_not_name_another_model(tmp_path, monkeypatch) -> None:

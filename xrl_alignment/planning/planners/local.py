@@ -78,11 +78,6 @@ class LocalPlanner(Planner):
         self._context = context_tokens
         self._budget = context_tokens - max_answer_tokens - 1  # the BOS token
         self._count = token_counter(tokenizer.encode)
-        if fast_llm.cache_name(model) is None:
-            raise ConfigError(
-                f"planner.model: a {type(model).__name__} takes no cache of a prompt that it has read "
-                "(past_key_values): take another language model"
-            )
         if self._budget < 1:
             raise ConfigError(f"planner.context_tokens={context_tokens} leaves no room for a prompt")
         missing = [name for name in targets if not any(key.endswith(name) for key, _ in model.named_modules())]
