@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -108,8 +109,12 @@ def make(family: str, dest: Path | str, *, seed: int = 0) -> Path:
                     parameter.normal_(std=0.1)
                 elif parameter.numel() == 1:  # a gate, which begins at 0 and lets nothing of an image through
                     parameter.fill_(1.0)
-    model.save_pretrained(folder)
-    save_processor(processor, folder)
+    try:
+        model.save_pretrained(folder)
+        save_processor(processor, folder)
+    except BaseException:  # a full disk, Ctrl-C: a folder of half a model would be refused the next time
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 
