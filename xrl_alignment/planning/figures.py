@@ -19,7 +19,8 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
     `valid_first_plans` is that of the first ones, one a game. `replans` counts the others by trigger.
     `judgements` are the calls with the two questions of retrospective feedback, which are no `planner_calls`; their
     tokens are among `planner_tokens`. Those with an answer that is neither yes nor no are `unclear_judgements`, and
-    `right_judgements` is the share of the others whose two answers are both true.
+    `right_judgements` is the share of the others whose two answers are both true. `per_level` is empty unless the games
+    are of a mixture of levels.
     """
     # Sums over the games; a share is None if there is nothing to divide by.
     results: list[EpisodeResult] = [one.result for one in played]
@@ -56,6 +57,7 @@ def figures(played: Sequence[PlannedGame]) -> dict[str, Any]:
         "mean_steps": summary["mean_steps"],
         "rejected": summary["rejected"],
         "per_task_type": {kind: row["success"] for kind, row in summary["per_task_type"].items()},
+        "per_level": {level: row["success"] for level, row in summary.get("per_level", {}).items()},
     }
 
 

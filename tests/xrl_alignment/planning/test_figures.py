@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from xrl_alignment.planning.figures import figures, table
 from xrl_alignment.planning.player import PlannedGame
 from xrl_alignment.planning.reports import Sight
@@ -23,6 +25,14 @@ def test_what_planning_costs_and_is_worth() -> None:
     assert got["valid_first_plans"] == 0.5  # a game counts once
     assert got["replans"] == {"seen": 1} and got["ended"] == {"steps": 1, "won": 1}
     assert (got["sight_precision"], got["sight_recall"]) == (0.25, 0.5)
+
+
+def test_games_of_a_mixture_of_levels_have_figures_by_level() -> None:
+    games = [played(True, 1, "won"), played(False, 1, "steps"), played(True, 1, "won")]
+    assert figures(games)["per_level"] == {}
+    names = [f"pick_and_place_simple-a/trial_H0_{level}_000001" for level in ("many100", "many100", "standard50")]
+    games = [replace(one, result=replace(one.result, game=name)) for one, name in zip(games, names, strict=True)]
+    assert figures(games)["per_level"] == {"standard": 1.0, "many": 0.5}
 
 
 def test_nothing_solved_and_nothing_played_have_figures() -> None:
