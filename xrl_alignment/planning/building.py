@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,7 @@ from alfworld_native.games import find_games, games_hash
 from alfworld_native.household.levels import horizon
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.errors import ConfigError, MissingFileError
+from lavis.common.errors import ConfigError, EmacError, MissingFileError
 from lavis.common.files import locked, new_folder, read_json, write_json, write_text
 from lavis.common.named_class import is_class_name
 from lavis.common.settings import check, check_has_effect
@@ -102,6 +103,10 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
             raise KeyboardInterrupt(f"continue with --resume {folder}") from stop
         except EndpointFault as error:
             raise type(error)(f"{error}; the loop is kept: continue with --resume {folder}") from error
+        except EmacError:
+            if not resume and not (folder / "buffer").exists():  # what `Loop` makes first: it could not be built
+                shutil.rmtree(folder)
+            raise
         write_json(folder / SUMMARY, summary)
     print(table(summary))
     print(f"{folder / SUMMARY}", flush=True)

@@ -318,9 +318,11 @@ def test_without_replanning_the_planner_is_asked_once(feedback: str) -> None:
         ["planner.tokenizer=no/such", "planner.name=endpoint", "planner.base_url=http://127.0.0.1:9/v1"],
     ],
 )
-def test_a_planner_that_is_not_there_is_named(given: list[str], options) -> None:
+def test_a_planner_that_is_not_there_is_named(given: list[str], options, tmp_path) -> None:
+    """Its new folder stayed, and the next try got `loop-2`."""
     with pytest.raises((ConfigError, MissingFileError, EndpointFault), match=given[0].partition("=")[0]):
         run_emac_plus(DEMO, [*options, *given])
+    assert not (tmp_path / "loop").exists()
 
 
 def test_a_planner_behind_an_endpoint_has_the_limits_of_a_teacher(options, tmp_path) -> None:
