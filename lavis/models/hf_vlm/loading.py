@@ -294,8 +294,22 @@ def require_memory(path: str, config: PretrainedConfig, dtype: torch.dtype, quan
 
     MissingExtraError if the model needs a library that is not installed.
     """
-    # Counted on the meta device, before a byte is read: loading would otherwise end with the process killed.
+    # Counted before a byte is read: loading would otherwise end with the process killed.
+    count, needed = count_weights(path, config, dtype, quantization)
     free = free_memory()
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"model.path: {path} has {count / 1e9:.1f} billion weights, {needed / 2**30:.1f} GiB as "
+            f"{quantization if quantization != 'none' else str(dtype).removeprefix('torch.')}; {free / 2**30:.1f} GiB "
+            "are free: set model.dtype=bfloat16 or model.quantization=4bit, or take a smaller model"
+        )
+
+
+def count_weights(path: str, config: PretrainedConfig, dtype: torch.dtype, quantization: str) -> tuple[int, int]:
+    """The number of a model's weights, and their bytes once loaded. Reads none.
+
+    MissingExtraError if the model needs a library that is not installed.
+    """
     try:
         with torch.device("meta"):
             count = sum(p.numel() for p in AutoModelForImageTextToText.from_config(config).parameters())
@@ -304,13 +318,7 @@ def require_memory(path: str, config: PretrainedConfig, dtype: torch.dtype, quan
             f"model.path: {path} cannot be built ({first_sentence(error)}): install that library"
         ) from error
     # `_BYTES` are shares of a float32 weight, which has 4 bytes.
-    needed = int(count * (dtype.itemsize if quantization == "none" else 4 * _BYTES[quantization]))
-    if free is not None and needed > free:
-        raise ConfigError(
-            f"model.path: {path} has {count / 1e9:.1f} billion weights, {needed / 2**30:.1f} GiB as "
-            f"{quantization if quantization != 'none' else str(dtype).removeprefix('torch.')}; {free / 2**30:.1f} GiB "
-            "are free: set model.dtype=bfloat16 or model.quantization=4bit, or take a smaller model"
-        )
+    return count, int(count * (dtype.itemsize if quantization == "none" else 4 * _BYTES[quantization]))
 
 
 def free_memory() -> int | None:

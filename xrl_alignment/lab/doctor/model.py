@@ -64,10 +64,12 @@ def check_parts(name: str, given: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def check_hub_model(given: Mapping[str, Any]) -> Iterator[Finding]:
-    """A model of the hub (`model.arch=hf_vlm`): settings, config and processor. No weight is read."""
+    """A model of the hub (`model.arch=hf_vlm`): settings, config, processor, dtype and bytes. No weight is read."""
+    import torch
+
     from lavis.common.errors import EmacError
     from lavis.models.hf_vlm.chat import Chat
-    from lavis.models.hf_vlm.loading import load_config, load_processor
+    from lavis.models.hf_vlm.loading import count_weights, load_config, load_processor
     from lavis.models.hf_vlm.options import checked_options
 
     try:
@@ -76,10 +78,14 @@ def check_hub_model(given: Mapping[str, Any]) -> Iterator[Finding]:
         processor = load_processor(options["path"], config)
         sizes = {"images": options["images"], "longest": options["max_txt_len"]}
         Chat(processor, config, **sizes, image_last=options["image_last"])
+        dtype, quantised = options["dtype"], options["quantization"]
+        count, size = count_weights(options["path"], config, getattr(torch, dtype), quantised)
     except EmacError as error:
         yield Finding("fail", "model hf_vlm", str(error), "correct the settings")
         return
-    yield Finding("ok", "model hf_vlm", f"{options['path']}: a {config.model_type}, with processor and chat template")
+    weights = f"{count:,} weights, {dtype if quantised == 'none' else quantised}, {_size(size)}"
+    found = f"{options['path']}: a {config.model_type}, with processor and chat template"
+    yield Finding("ok", "model hf_vlm", f"{weights}; {found}")
 
 
 def check_own_model(name: str) -> Finding:

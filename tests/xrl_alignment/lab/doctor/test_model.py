@@ -8,7 +8,7 @@ import torch
 from lavis.models import download, load_model
 from lavis.models.blip2_models import weights
 from xrl_alignment.lab.doctor.__main__ import main
-from xrl_alignment.lab.doctor.model import check_model
+from xrl_alignment.lab.doctor.model import check_hub_model, check_model
 
 PARTS = ["visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model"]
 
@@ -59,6 +59,17 @@ def test_a_file_that_cannot_be_used_fails(trimmed, damage):
     reason = {"truncated": "not a readable", "another size": "does not fit", "missing": "does not exist"}[damage]
     for part in ("Qformer", "llm_proj"):
         assert findings[f"model.{part}"].level == "fail" and reason in findings[f"model.{part}"].detail
+
+
+def test_a_model_of_the_hub_says_how_large_it_is_in_its_dtype(students):
+    details = []
+    for settings in ({}, {"dtype": "bfloat16"}, {"quantization": "4bit"}):
+        (finding,) = check_hub_model({**students("hub"), **settings})
+        assert finding.level == "ok" and "a qwen2_5_vl, with processor and chat template" in finding.detail
+        details.append(finding.detail.partition(";")[0])
+    assert details == [
+        f"162,528 weights, {size}" for size in ("float32, 0.62 MiB", "bfloat16, 0.31 MiB", "4bit, 0.08 MiB")
+    ]
 
 
 def test_wrong_settings_are_one_line(tmp_path):
