@@ -3,11 +3,18 @@
 Options: -T games=20 -T admissible=true; --epochs 5 --epochs-reducer max for the best of five trials.
 """
 
-from inspect_ai import Task, task
+import sys
 
 from alfworld_native import choose_games
 from alfworld_native.base import check_count
-from xrl_alignment.adapters.inspect import household_task
+from lavis.common.errors import missing_extra
+
+try:
+    from inspect_ai import Task, task
+
+    from xrl_alignment.adapters.inspect import household_task
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {missing_extra('inspect', error)}")
 
 
 @task

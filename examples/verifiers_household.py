@@ -9,9 +9,14 @@ Other options of vf-eval: -r 5 for five trials of each game, --env.taskset.admis
 
 import sys
 
-from verifiers.v1.cli.eval.main import main
+from lavis.common.errors import missing_extra
 
-from xrl_alignment.adapters.verifiers import HouseholdEnv, HouseholdHarness, HouseholdTaskset
+try:
+    from verifiers.v1.cli.eval.main import main
+
+    from xrl_alignment.adapters.verifiers import HouseholdEnv, HouseholdHarness, HouseholdTaskset
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {missing_extra('verifiers', error)}")
 
 __all__ = ["HouseholdEnv", "HouseholdHarness", "HouseholdTaskset"]  # here verifiers finds them
 

@@ -155,7 +155,7 @@ def test_modules_and_make_targets_exist(page: Path) -> None:
 
 COMMAND = re.compile(r"python[\w.]* (?:-m ((?:alfworld_native|xrl_alignment|lavis)[\w.]*)|([\w/]+\.py))(.*)")
 # A thin program: `from a.b import main` says where its command is.
-COMMAND_OF = re.compile(r"^from (\w[\w.]*) import main$", re.MULTILINE)
+COMMAND_OF = re.compile(r"^ *from (\w[\w.]*) import main$", re.MULTILINE)
 # What a program takes beside the options in its own file: where these are defined.
 SHARED_OPTIONS = {
     "parse_args(": "lavis/common/program.py",
