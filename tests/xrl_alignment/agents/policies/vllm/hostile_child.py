@@ -7,6 +7,7 @@ It says that it is ready (but for the attacks of `BEFORE`), reads a question, an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,12 +28,13 @@ def say(connection: Connection, message: Any) -> None:
 
 
 def hold_in_another_session(connection: Connection) -> None:
-    """Die, while a process that nobody can find holds the pipe."""
+    """Die, while a process that nobody can find holds the pipe, until the other end is closed."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            print(os.getpid(), flush=True)
-            time.sleep(90)
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    connection.recv_bytes()
         os._exit(0)
     time.sleep(0.2)
     os._exit(7)

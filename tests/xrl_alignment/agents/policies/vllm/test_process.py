@@ -107,6 +107,10 @@ def hostile(student, temporary, monkeypatch):
         process.close()
         assert process.process.poll() is not None and not process.log.exists()
         assert not process._listener.is_alive() and not process._writer.is_alive()
+    # A process that had left the child's session stayed for 90 s.
+    while subprocess.run(["pgrep", "--full", str(python)], stdout=subprocess.DEVNULL, check=False).returncode == 0:
+        assert time.monotonic() - began < SOON_S
+        time.sleep(0.05)
     assert time.monotonic() - began < SOON_S
 
 
