@@ -29,6 +29,7 @@ HELD_OUT = {
 }  # fmt: skip
 # Of a `model:` section: what the checkpoint takes the place of, and what counts in training only.
 _NOT_EVALUATED = ("pretrained", "ref_pretrained", "load_pretrained", "mix_ratio", "avg_log_probs", "low_memory")
+_SHOWN = ("tell_objects", "show_ids", "name_by", "camera", "blank_frames")  # of a collection: what the model is shown
 
 
 def ending(run_dir: Path) -> list[str]:
@@ -98,15 +99,16 @@ def evaluate_command(config: DaggerConfig, checkpoint: Path) -> str:
 def offline_command(config: Mapping[str, Any], checkpoint: Path) -> str:
     """The command line that plays held-out games with `checkpoint`, which `train.py` has written; `config` is its own.
 
-    The games show what those of the training data showed, if `collect` made the data: another text is another task. If
-    not, the line ends with a comment that says so.
+    The games show what those of the first training data showed, if `collect` made the data: another text is another
+    task. If not, or if other data of the training showed something else, the line ends with a comment that says so.
     """
     base = load_config(EvaluateConfig, REPO_ROOT / EPISODES)
     options = model_options(changed_keys(config["model"]), checkpoint)
-    if plan := _plan(config["datasets"], config.get("run", {}).get("train_splits") or ["train"]):
+    remark = "set what the data showed: it is not known (docs/information.md)"
+    if plans := _plans(config["datasets"], config.get("run", {}).get("train_splits") or ["train"]):
+        plan = plans[0]
         shown: dict[str, Any] = {"name": plan.env, "split": HELD_OUT.get(plan.split, plan.split)}
-        shown |= {key: getattr(plan, key) for key in ("data", "tell_objects", "show_ids", "name_by", "camera")}
-        shown["blank_frames"] = plan.blank_frames
+        shown |= {key: getattr(plan, key) for key in ("data", *_SHOWN)}
         options |= {f"environment.{key}": its for key, its in shown.items() if its != getattr(base.environment, key)}
         options |= {"run.enable_tc": True} if plan.thoughts else {}
         options |= {"run.max_steps": plan.max_steps} if plan.max_steps != base.run.max_steps else {}
@@ -117,13 +119,17 @@ def offline_command(config: Mapping[str, Any], checkpoint: Path) -> str:
                 options["environment.levels"] = read_mixture(plan.levels)
                 sizes = ("num_train", "num_heldout") if plan.num_games else ()
                 options |= {f"environment.{size}": plan.num_games for size in sizes}
+        differ = [key for key in (*_SHOWN, "thoughts") if len({getattr(each, key) for each in plans}) > 1]
+        others = f"the games are as the first data showed them; other data differ in {', '.join(differ)}"
+        remark = others if differ else ""
     if any((section or {}).get("blank_images") for section in config["datasets"].values()):
         options["environment.blank_frames"] = True
-    return command(options) + ("" if plan else "   # set what the data showed: it is not known (docs/information.md)")
+    return command(options) + (f"   # {remark}" if remark else "")
 
 
-def _plan(datasets: Mapping[str, Any], splits: Sequence[str]) -> Plan | None:
-    """How `collect` made the first data of the training `splits` of a `datasets:` section; None if it did not."""
+def _plans(datasets: Mapping[str, Any], splits: Sequence[str]) -> list[Plan]:
+    """How `collect` made the data of the training `splits` of a `datasets:` section, without data of other origin."""
+    plans = []
     for section in datasets.values():
         # A builder of somebody's own need not have any of it.
         sources = ((section or {}).get("build_info") or {}).get("annotations") or {}
@@ -133,10 +139,10 @@ def _plan(datasets: Mapping[str, Any], splits: Sequence[str]) -> Plan | None:
             folder = Path(storage) if Path(storage).is_dir() else Path(storage).parent
             try:
                 settings = json.loads((folder / "collection.json").read_text(encoding="utf-8"))
-                return Plan(**settings)
+                plans.append(Plan(**settings))
             except (OSError, ValueError, TypeError):  # none, or not readable, or another version's
                 continue
-    return None
+    return plans
 
 
 def model_options(section: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:

@@ -107,6 +107,14 @@ def test_offline_training_ends_with_an_evaluation_of_what_the_data_showed(tmp_pa
         )
         assert config.run.enable_tc and config.run.num_envs == 0
     assert evaluated(str(other)).environment == base.environment
+    # A second folder that showed the model something else: the games cannot be as both of them were.
+    (other / "collection.json").write_text(json.dumps(asdict(replace(plan, tell_objects=False, thoughts=False))))
+    datasets = {"alfworld_cap": {"build_info": {"annotations": {"train": {"storage": [str(told), str(other)]}}}}}
+    remark = offline_command({"model": {"arch": "blip2_emac"}, "datasets": datasets}, tmp_path / "a.pth").partition(
+        "#"
+    )[2]
+    assert remark == " the games are as the first data showed them; other data differ in tell_objects, thoughts"
+    (other / "collection.json").unlink()
     # Games of a mixture of levels are the same ones, to their own horizon; a section may have data of its own kind.
     mixed = replace(plan, levels="house=1", max_steps=150, seed=7, num_games=20, show_ids=True, thoughts=False)
     (told / "collection.json").write_text(json.dumps(asdict(mixed)))
