@@ -44,7 +44,6 @@ import contextlib
 import datetime
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -204,7 +203,7 @@ def main() -> None:
     finally:
         cleanup.close()
     result: dict[str, Any] = {"first_trial": summarise(trials.first), "best_of": summarise(trials.best)}
-    result |= facts(config, games, rules, actor.reads)
+    result |= facts(config, games, rules, actor)
     if run.moving_slots:
         result["by_slot"] = share(len(trials.solved), len(games))
     result["trained_on"] = trained_on(config, games)
@@ -397,15 +396,15 @@ def acting(config: EvaluateConfig) -> str:
     return {"expert": f"expert {config.expert.name}", "random": "random"}.get(config.run.actor, policy)
 
 
-def facts(config: EvaluateConfig, games: list[Game], rules: str, reads: Sequence[str]) -> dict[str, Any]:
+def facts(config: EvaluateConfig, games: list[Game], rules: str, actor: Actor) -> dict[str, Any]:
     """What the figures depend on."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "protocol": rules,
         "protocol_games": own_games(rules, config, len(games)),
         "actor": acting(config),
-        **player(config, reads)._asdict(),
-        "reads": list(reads),
+        **player(config, actor)._asdict(),
+        "reads": list(actor.reads),
         "max_steps": config.run.max_steps,
         "repeat_limit": config.run.repeat_limit,
         "thoughts": config.run.enable_tc,
@@ -434,8 +433,9 @@ class Scored(NamedTuple):
     sees: str
 
 
-def player(config: EvaluateConfig, reads: Sequence[str]) -> Scored:
-    """Who is scored by these settings; `reads` is what the player was given."""
+def player(config: EvaluateConfig, actor: Actor) -> Scored:
+    """Who is scored by these settings; `actor.reads` is what the player was given."""
+    reads = actor.reads
     run, expert, policy, shown = config.run, config.expert, config.policy, config.environment
     decode = "admissible" if "admissible_commands" in reads else "free"
     names = {"task_type": "the task's type", "state": "the state", "admissible_commands": "admissible commands"}
@@ -467,7 +467,9 @@ def player(config: EvaluateConfig, reads: Sequence[str]) -> Scored:
     who += ", not again where nothing can be new" if policy.skip_visited else ""
     if policy.name == "http":
         who = f"policy server at {urlsplit(policy.base_urls[0]).hostname}"
-    names |= {"text": shown.told, "image": shown.frames}
+    # One frame is less than the last three: scores of one checkpoint with other `model.images` are told apart.
+    several = f", of the last {actor.frames} states" if actor.frames > 1 else ""
+    names |= {"text": shown.told, "image": f"{shown.frames}{several}"}
     given = ", ".join(names[each] for each in reads) or "nothing"
     given = f"by looks: {given}" if shown.by_looks and "image" in reads else given
     return Scored("class" if is_class_name(policy.name) else "checkpoint", who, decode, given)

@@ -466,6 +466,7 @@ def test_a_model_of_the_hub_plays(program, tmp_path, decode):
     code, _, errors = program(*hub, "run.max_steps=2", "policy.num_beams=2", f"policy.decode={decode}")
     assert code == 0, errors
     assert [episode["actions"] for episode in result(tmp_path)["episodes"][0]] == [2, 2]
+    assert "labels, of the last 2 states" in result(tmp_path)["sees"], "with one frame it is another figure"
 
 
 def test_an_empty_path_of_the_hub_is_one_line(program):
