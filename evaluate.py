@@ -62,6 +62,7 @@ from xrl_alignment.play.evaluation.protocols import (
     check_options,
     check_rules,
     options_of,
+    other_decoding,
     own_games,
     protocol,
     recognised,
@@ -192,7 +193,7 @@ def main() -> None:
             moving_slots=run.moving_slots,
             tell_objects=config.environment.tell_objects or isinstance(actor, ExpertActor),  # experts are told all
         )
-        print(announcement(config, games, rules), flush=True)  # before the first game, which may take minutes
+        print(announcement(config, games, rules, actor), flush=True)  # before the first game, which may take minutes
         with trials:
             log, seconds = play_trials(trials, run.num_trials, teacher)
     except EndpointFault as error:
@@ -233,7 +234,7 @@ def result_files(output: Path) -> tuple[Path, Path, Path]:
     return output, output.with_name(f"{name}.world.log"), output.with_name(f"{name}.card.md")
 
 
-def announcement(config: EvaluateConfig, games: list[Game], rules: str) -> str:
+def announcement(config: EvaluateConfig, games: list[Game], rules: str, actor: Actor) -> str:
     """What is about to be played, by whom, under which rules."""
     weights = f", weights of {pretrained(config)}" if pretrained(config) else ""
     played, run = config.environment, config.run
@@ -241,6 +242,8 @@ def announcement(config: EvaluateConfig, games: list[Game], rules: str) -> str:
     other = ""
     if not own_games(rules, config, len(games)):
         other = f"; its own games would be {protocol(rules).games} of {protocol(rules).split}"
+    if own := other_decoding(rules, player(config, actor).decode):
+        other += f"; its own decoding would be {own}"
     return f"playing {where}: {acting(config)}{weights}\nprotocol: {rules}, {run.max_steps} steps{other}"
 
 
@@ -392,7 +395,8 @@ def build_executor(config: EvaluateConfig) -> RolloutExecutor:
 
 def acting(config: EvaluateConfig) -> str:
     """Who acts, in a few words."""
-    policy = f"policy, {config.policy.decode} decoding"
+    own = is_class_name(config.policy.name)  # such a policy decodes as it likes; the card says what it reads
+    policy = f"policy {config.policy.name}" if own else f"policy, {config.policy.decode} decoding"
     return {"expert": f"expert {config.expert.name}", "random": "random"}.get(config.run.actor, policy)
 
 

@@ -271,6 +271,23 @@ def test_a_protocol_refuses_what_contradicts_it(program, tmp_path, protocol, opt
     assert not (tmp_path / "result.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("cfg", "options", "protocol", "own"),
+    [
+        ("episodes", ["policy.name=examples.custom_policy:WordMatchPolicy"], "emma-12", "free text"),
+        ("expert", ["expert.name=examples.custom_expert:OrderlyExpert"], "verl-agent", "admissible commands"),
+        ("expert", ["run.actor=random"], "react", "free text"),
+    ],
+)
+def test_a_player_that_decodes_otherwise_than_the_protocol_is_told(program, tmp_path, cfg, options, protocol, own):
+    """A class of somebody's own reads what it likes: no setting keeps it to the rule, so the card tells."""
+    code, out, err = program(*options, "run.num_envs=1", cfg=cfg, protocol=protocol)
+    assert code == 0 and f"; its own decoding would be {own}" in out, err
+    assert f"; NOT its decoding, which is {own} |" in (tmp_path / "result.card.md").read_text()
+    if cfg == "episodes":
+        assert result(tmp_path)["actor"] == "policy examples.custom_policy:WordMatchPolicy"
+
+
 def test_a_protocol_is_not_for_stored_data(monkeypatch, capsys):
     path = ROOT / "lavis" / "projects" / "instructblip" / "finetuning" / "alfworld_eval.yaml"
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "--cfg-path", str(path), "--protocol", "react"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xrl_alignment.play.evaluation.protocols import PROTOCOLS
+from xrl_alignment.play.evaluation.protocols import PROTOCOLS, other_decoding
 from xrl_alignment.play.evaluation.scores import Row
 
 _HEAD = "| who | sees | games | solved | success | 95 % interval | steps | rejected | cost | held out | date |"
@@ -96,6 +96,8 @@ def card(row: Row) -> str:
     protocol = cell(name)
     if name in PROTOCOLS:  # its name, what it counts, and whether these are its games
         other = "" if row["protocol_games"] else f"; NOT its games, which are {_own_games(name)}"
+        if own := other_decoding(name, row["decode"]):
+            other += f"; NOT its decoding, which is {own}"
         protocol = f"{name}: {PROTOCOLS[name].source}; counted there: {PROTOCOLS[name].counted}{other}"
     facts: dict[str, Any] = {
         "protocol": protocol,

@@ -27,6 +27,9 @@ NOT_NAMED = "not named"  # of a row that an older version has written
 FIRST_TRIAL, BY_GAME, BY_SLOT = "first trial", "by game, over all trials", "by slot, over all trials"
 
 
+_DECODING = {"": "free, or admissible apart", "free": "free text", "admissible": "admissible commands"}
+
+
 @dataclass(frozen=True)
 class Protocol:
     """The rules of one source."""
@@ -251,13 +254,23 @@ def own_games(name: str, config: EvaluateConfig, games: int) -> bool:
     return played == (True, chosen.split, chosen.games)
 
 
+def other_decoding(name: str, decode: str) -> str:
+    """The protocol's decoding in words if `decode` is another one; empty if it is not, or the protocol allows both.
+
+    The settings keep the players of this project to the rule. A class of somebody's own chooses what it reads, and
+    random commands are always admissible ones.
+    """
+    chosen = PROTOCOLS.get(name)
+    return "" if chosen is None or chosen.decode in ("", decode) else _DECODING[chosen.decode]
+
+
 def protocols_table() -> str:
     """All protocols as a table in Markdown."""
     head = ["protocol", "source", "games", "steps", "trials", "counted", "prompt", "commands", "decoding", "held out"]
     head.append("what `evaluate.py` does otherwise")
     lines = [head, ["---"] * len(head)]
     for name, each in PROTOCOLS.items():
-        how = {"": "free, or admissible apart", "free": "free text", "admissible": "admissible commands"}[each.decode]
+        how = _DECODING[each.decode]
         lines.append(
             [
                 f"`{name}`", each.source, f"{each.games} of `{each.split}`", str(each.steps or "the split's"),

@@ -12,6 +12,7 @@ from xrl_alignment.play.evaluation.protocols import (
     PROTOCOLS,
     check_rules,
     options_of,
+    other_decoding,
     own_games,
     protocol,
     protocols_table,
@@ -84,6 +85,12 @@ def test_settings_without_a_name_are_the_default_or_nobodys():
     assert recognised(config(*admissible)) == DEFAULT  # in a table of its own, but a single trial
     assert recognised(config("run.num_trials=2")) == recognised(config("run.max_steps=30")) == OWN
     assert recognised(config("run.repeat_limit=2")) == OWN, "it ends episodes that the protocol plays on"
+
+
+def test_another_decoding_than_the_protocols_is_named():
+    assert other_decoding("react", "admissible") == "free text" and other_decoding("react", "free") == ""
+    assert other_decoding("verl-agent", "free") == "admissible commands"
+    assert not any(other_decoding(name, decode) for name in (DEFAULT, OWN) for decode in ("free", "admissible"))
 
 
 def test_an_unknown_protocol_is_one_line_with_the_nearest():
