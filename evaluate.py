@@ -119,10 +119,12 @@ from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.files import writable, write_text
 from lavis.common.named_class import is_class_name
+from lavis.models.hf_vlm.options import CONFIG_DEFAULTS
 from lavis.models.played import played_by_file
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.policies.uniform import RandomPolicy
 from xrl_alignment.builders.environments import environment_factory, games_of
+from xrl_alignment.builders.stored import run_of
 from xrl_alignment.builders.student import acting_policy, model_section
 from xrl_alignment.builders.teacher import TeacherParts, build_teacher, expert_options
 from xrl_alignment.common.choices import CLIENT_EXPERTS
@@ -236,7 +238,7 @@ def result_files(output: Path) -> tuple[Path, Path, Path]:
 
 def announcement(config: EvaluateConfig, games: list[Game], rules: str, actor: Actor) -> str:
     """What is about to be played, by whom, under which rules."""
-    weights = f", weights of {pretrained(config)}" if pretrained(config) else ""
+    weights = f", weights of {pretrained(config)}{reading(config)}" if pretrained(config) else ""
     played, run = config.environment, config.run
     where = f"{len(games)} games of {played.name} {played.split}, {run.num_trials} trials"
     other = ""
@@ -245,6 +247,15 @@ def announcement(config: EvaluateConfig, games: list[Game], rules: str, actor: A
     if own := other_decoding(rules, player(config, actor).decode):
         other += f"; its own decoding would be {own}"
     return f"playing {where}: {acting(config)}{weights}\nprotocol: {rules}, {run.max_steps} steps{other}"
+
+
+def reading(config: EvaluateConfig) -> str:
+    """What the run of a hub model's checkpoint says otherwise than these settings of how a prompt shows its frames."""
+    if config.model.get("arch") != "hf_vlm" or not Path(pretrained(config)).is_file():
+        return ""
+    now, trained = ({**CONFIG_DEFAULTS, **each} for each in (config.model, run_of(Path(pretrained(config)))[0]))
+    differ = [key for key in ("images", "image_last") if now[key] != trained[key]]
+    return "".join(f"; trained with model.{key}={trained[key]}, now {now[key]}" for key in differ)
 
 
 def check_expert(config: EvaluateConfig) -> None:

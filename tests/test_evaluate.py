@@ -486,6 +486,20 @@ def test_a_model_of_the_hub_plays(program, tmp_path, decode):
     assert "labels, of the last 2 states" in result(tmp_path)["sees"], "with one frame it is another figure"
 
 
+def test_a_checkpoint_of_a_hub_model_that_read_its_frames_otherwise_is_said(program, tmp_path):
+    pytest.importorskip("peft")
+    hub = {"arch": "hf_vlm", "path": str(tiny.make("qwen2_5_vl", tmp_path / "vlm")), "lora_rank": 4}
+    model, _ = load_student({**hub, "images": 2, "image_last": True}, torch.device("cpu"))
+    config = {"model": {**hub, "images": 2, "image_last": True}}
+    file = save_checkpoint(tmp_path / "emma_checkpoint_0.pth", model=model, config=config)
+    given = [*(f"model.{key}={value}" for key, value in hub.items()), f"model.pretrained={file}", "run.max_steps=1"]
+    code, out, errors = program(*given, "model.images=2")
+    assert code == 0, errors
+    assert "; trained with model.image_last=True, now False\n" in out
+    code, out, errors = program(*given, "model.images=2", "model.image_last=true")
+    assert code == 0 and "trained with" not in out, errors
+
+
 def test_an_empty_path_of_the_hub_is_one_line(program):
     code, _, errors = program("model.arch=hf_vlm")
     assert code == 2 and "model.path is empty" in errors[-1]

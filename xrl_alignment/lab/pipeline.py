@@ -182,7 +182,10 @@ def check_needs(cfg_paths: Sequence[str], options: Sequence[str], say: Callable[
 
 
 def check_hand_offs(cfg_paths: Sequence[str], options: Sequence[str]) -> None:
-    """ConfigError if a phase that another one starts from would write no checkpoint."""
+    """ConfigError if a phase that another one starts from would write no checkpoint, or if the other one could not.
+
+    Adapters and their reference, the checkpoint before them, cannot be sharded: `check_shardable` says so hours later.
+    """
     for cfg_path in cfg_paths[:-1]:
         run = load_config(DaggerConfig, cfg_path, options).run
         for key in ("run_training", "save_ckpt"):
@@ -191,6 +194,15 @@ def check_hand_offs(cfg_paths: Sequence[str], options: Sequence[str]) -> None:
                     f"{cfg_path}: run.{key}=false leaves no checkpoint that the next phase could start from: set "
                     f"run.{key}=true, or run this phase alone"
                 )
+    for cfg_path in cfg_paths[1:]:
+        config = load_config(DaggerConfig, cfg_path, options)
+        model = config.model
+        adapts = model.get("arch") == "hf_vlm" or bool(model.get("lora_rank")) or bool(model.get("adaptor_tuning"))
+        if config.run.enable_dpo and config.run.learner_fsdp and adapts:
+            raise ConfigError(
+                f"{cfg_path}: run.learner_fsdp=true cannot shard adapters whose reference is the checkpoint of the "
+                "phase before: leave it out, adapters need little memory"
+            )
 
 
 def client_command(config: DaggerConfig) -> list[str]:

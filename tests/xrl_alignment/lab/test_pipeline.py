@@ -296,6 +296,14 @@ def test_a_phase_that_leaves_the_next_one_nothing_is_refused_before_anything_sta
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("adapters", ["model.arch=hf_vlm model.path=nowhere", "model.lora_rank=4"])
+def test_dpo_of_adapters_in_shards_is_refused_before_cloning(phases, tmp_path, adapters):
+    options = [*adapters.split(), "run.learner=decoupled", "run.learner_processes=2", "run.learner_fsdp=true"]
+    with pytest.raises(ConfigError, match=r"dpo\.yaml: run\.learner_fsdp=true cannot shard adapters"):
+        run_pipeline(phases, options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_dry_run_says_what_there_is_and_starts_nothing(phases, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pipeline", "--dry-run", "--cfg-path", *phases])
     main()
