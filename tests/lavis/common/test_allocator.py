@@ -64,20 +64,21 @@ together.wait()
 
 
 def test_tensors_of_ever_new_shapes_take_bounded_memory() -> None:
-    """Where the processor computes with bfloat16, 1,200 shapes of one layer took 330 MB without bounds."""
+    """Where the processor computes with bfloat16, 1,200 shapes of one layer took 330 MB without bounds, with AMX 730."""
     code = """
 import psutil, torch
 from lavis.common.allocator import bound_kernel_cache
 bound_kernel_cache()
 torch.set_num_threads(1)
 weight = torch.randn(128, 64, dtype=torch.bfloat16)
-before = psutil.Process().memory_info().rss
 for rows in range(1, 1201):
+    if rows == 601:
+        before = psutil.Process().memory_info().rss
     torch.nn.functional.linear(torch.randn(rows, 64, dtype=torch.bfloat16), weight)
 print((psutil.Process().memory_info().rss - before) >> 20)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(result.stdout) < 200
+    assert int(result.stdout) < 40
 
 
 @pytest.mark.parametrize(
