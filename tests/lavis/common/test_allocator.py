@@ -64,7 +64,7 @@ together.wait()
 
 
 def test_tensors_of_ever_new_shapes_take_bounded_memory() -> None:
-    """Where the processor computes with bfloat16, 1,200 shapes of one layer took 330 MB without bounds, with AMX 730."""
+    """Where the processor computes with bfloat16, 1,200 shapes took 330 MB without bounds, with AMX 730."""
     code = """
 import psutil, torch
 from lavis.common.allocator import bound_kernel_cache
