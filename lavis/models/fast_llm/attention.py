@@ -4,7 +4,7 @@ Scaled dot-product attention (Vaswani et al. 2017, arXiv:1706.03762, eq. 1) by p
 time, as many as fit into the processor's cache. Without AMX (the CPU's instructions for products of bfloat16 tiles)
 PyTorch's fused kernel is slow: the plain products take a fifth of its time for one new token of heads as narrow as the
 tiny model's, and 0.3 to 0.7 for causal attention forward and backward of 170 to 2,000 positions (torch 2.13, one core
-of an EPYC with AVX-512, 6 heads of width 32 or 9 of width 64). With AMX the fused kernel takes 0.4 to 0.9 of the plain
+of an EPYC with AVX-512, 6 heads of width 32 or 9 of width 64). With AMX the fused kernel takes 0.4 to 0.7 of the plain
 products' time forward, and with autograd's gradient. With `_Causal`'s gradient heads of width 32 take 0.3 to 0.9 of the
 fused kernel's time (a training step of the tiny model 0.76 to 0.86); those of width 64 gain nothing in a step of
 SmolLM2-135M (one core of a Xeon with AMX, 2026-11-30). Everywhere else Transformers' `sdpa` runs.
