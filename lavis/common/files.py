@@ -137,6 +137,13 @@ def make_folder(path: Path | str) -> None:
         raise FileError(f"the folder {path} could not be made: {error.strerror or error}") from error
 
 
+def open_to_others(folder: Path | str) -> None:
+    """Give the weights in `folder` the rights of its config: safetensors makes them readable for their owner alone."""
+    mode = next(Path(folder).glob("*config.json")).stat().st_mode
+    for file in Path(folder).glob("*.safetensors"):
+        file.chmod(mode)
+
+
 def writable(setting: str, path: Path, *, folder: bool = False) -> Path:
     """The value `path` of a setting, after a look whether this file (or `folder`) can be written: before hours of work.
 

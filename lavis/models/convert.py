@@ -80,7 +80,7 @@ from transformers import (
 )
 
 from lavis.common.errors import ConfigError, EmacError, FileError, MissingFileError, first_sentence
-from lavis.common.files import make_folder, write_atomically, write_json
+from lavis.common.files import make_folder, open_to_others, write_atomically, write_json
 from lavis.models.blip2_models import adapters, weights
 from lavis.models.blip2_models.blip2 import CONV, DTYPES, VIT_MODELS, init_qformer, init_vision_encoder
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -216,7 +216,7 @@ def _write_hub(
     GenerationConfig(
         bos_token_id=text.bos_token_id, eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id
     ).save_pretrained(target)
-    _open_to_others(target)
+    open_to_others(target)
     return native, written
 
 
@@ -270,7 +270,7 @@ def export_llm(model: Blip2Emac, target: Path) -> list[str]:
     with _writing(target):
         llm.save_pretrained(target, max_shard_size=SHARD_SIZE)
         model.llm_tokenizer.save(target)
-    _open_to_others(target)
+    open_to_others(target)
     # The logits of any text depend on every layer, and on the tokenizer's BOS.
     (ids,) = encode_prompts(model.llm_tokenizer, ["You are in the middle of a room."])
     back: Any = AutoModelForCausalLM.from_pretrained(target, dtype=llm.dtype, trust_remote_code=False)
@@ -377,13 +377,6 @@ def _new_folder(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.glob("*.safetensors*"))):
         raise ConfigError(f"{target} is a file or holds weights already: name a new folder")
     make_folder(target)
-
-
-def _open_to_others(folder: Path) -> None:
-    """Give weight files, which safetensors makes readable for their owner only, the rights of other files here."""
-    mode = (folder / "config.json").stat().st_mode
-    for file in folder.glob("*.safetensors"):
-        file.chmod(mode)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

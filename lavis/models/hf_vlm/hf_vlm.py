@@ -23,6 +23,7 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lavis.common.errors import ConfigError
+from lavis.common.files import open_to_others
 from lavis.common.registry import registry
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
@@ -420,6 +421,7 @@ class HfVlm(StudentModel):
         if not hasattr(self.vlm, "peft_config"):
             raise ConfigError("model.lora_rank=0: there are no adapters to write; save the model with save_pretrained")
         self.vlm.save_pretrained(str(folder))  # type: ignore[operator]
+        open_to_others(folder)
         write_note(folder, base_hash=self.base_hash(), played=played)
 
     def replica(self, device: torch.device) -> Self:

@@ -74,7 +74,7 @@ import transformers
 from transformers import AutoModelForImageTextToText
 
 from lavis.common.errors import EmacError, FileError
-from lavis.common.files import make_folder
+from lavis.common.files import make_folder, open_to_others
 from lavis.models.hf_vlm.loading import without_videos
 from lavis.models.hf_vlm.tiny_families import MORE_PARTS
 from lavis.models.hf_vlm.tiny_parts import (
@@ -111,6 +111,7 @@ def make(family: str, dest: Path | str, *, seed: int = 0) -> Path:
                     parameter.fill_(1.0)
     try:
         model.save_pretrained(folder)
+        open_to_others(folder)
         save_processor(processor, folder)
     except BaseException:  # a full disk, Ctrl-C: a folder of half a model would be refused the next time
         shutil.rmtree(folder, ignore_errors=True)

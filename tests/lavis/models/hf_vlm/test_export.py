@@ -29,6 +29,7 @@ def test_a_checkpoint_as_a_folder_of_peft(
     options = [f"path={folder('qwen2_5_vl')}", "lora_rank=4", "load_pretrained=false"]  # as a run's config may have it
     assert main([str(tmp_path / "out"), "--checkpoint", str(tmp_path / "run.pth"), "--options", *options]) == 0
     assert (tmp_path / "out" / "adapter_config.json").is_file()
+    assert len({file.stat().st_mode for file in (tmp_path / "out").iterdir()}) == 1  # whoever reads one can read all
     assert played_by_file(tmp_path / "out") == PlayedGames(("a/b",))
     again = build(pretrained=str(tmp_path / "out"))
     for name, value in trained.trainable_state_dict().items():

@@ -147,6 +147,7 @@ def test_an_adapter_is_saved_whole_and_loaded_without_a_new_planner(local_planne
     assert other.identity == planner.identity and other.plan_all(QUESTIONS) == planner.plan_all(QUESTIONS)
     assert json.loads((tmp_path / "a" / "planner.json").read_text())["round"] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]  # nothing temporary stays
+    assert len({file.stat().st_mode for file in (tmp_path / "a").iterdir()}) == 1  # whoever reads one can read all
     before = (tmp_path / "a" / "adapter_model.safetensors").read_bytes()
     local_planner(seed=1).save_adapter(tmp_path / "a")
     assert (tmp_path / "a" / "adapter_model.safetensors").read_bytes() == before  # a version never changes
