@@ -106,7 +106,8 @@ class DecoupledTraining:
                 # Episodes that are about to be cut off count no more; what was learned from them stays in the weights.
                 # Published weights are newer than the saved ones, but count the episodes of the journal as it was. So
                 # they count as old as the saved ones: else the policy would not wait for an episode that is played
-                # again.
+                # again. The file says another count, which the next resume would believe: the learner publishes anew.
+                self.directory.published.unlink(missing_ok=True)
                 episodes, cut_from = uncut(checkpoint, self.directory.journal, cut)
                 checkpoint |= {"episodes": episodes, "cut_from": cut_from}
                 write(path, checkpoint)

@@ -294,6 +294,22 @@ def test_published_weights_do_not_count_episodes_that_are_played_again(side):
     assert training.staleness == 2 * 5
 
 
+def test_a_second_resume_does_not_count_episodes_that_the_first_one_has_cut_off(side):
+    """If a kill comes before the learner has published again, the published file is still that of the whole journal."""
+    training = side()
+    started(training)
+    save_checkpoint(training.directory.trainer, model=training.model, round=0, episodes=2, training_step=10)
+    publish_zeros(training, 4, 20)
+    training.restore(4, {2})
+    training.directory.close()
+    again = side()
+    started(again)
+    again.restore(3)  # the journal was cut
+    for _ in range(4):
+        again.learn(episode())
+    assert again.staleness == 2 * 5
+
+
 def test_what_the_learner_has_said_and_saved_is_noted_by_the_next_server(side):
     def says(learner: LearnerDirectory, number: int) -> None:
         learner.logger.info("Epoch of episode %d", number)
