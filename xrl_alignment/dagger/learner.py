@@ -221,12 +221,17 @@ class Learner:
             self.references.forget(gone)
 
     def random_state(self) -> dict:
-        """What decides the next draws, as plain containers (see `checkpoint.py`): generators, and refused shards."""
-        state = self.buffer.random.bit_generator.state
-        random = {"buffer": state, "torch": torch.get_rng_state(), "refused": sorted(self.buffer.refused)}
+        """What decides the next draws, as plain containers (see `checkpoint.py`): generators, and refused shards.
+
+        In a process group every process must call it.
+        """
+        own = {"torch": torch.get_rng_state()}
         if self.model.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.model.device)
-        return random
+            own["cuda"] = torch.cuda.get_rng_state(self.model.device)
+        random = {"buffer": self.buffer.random.bit_generator.state, "refused": sorted(self.buffer.refused), **own}
+        # Dropout draws as many numbers as a process's rows have tokens, so each process has a generator's state of its
+        # own. The buffer's is the same in all.
+        return {**random, "group": gathered(own)} if get_world_size() > 1 else random
 
     def restore(self, checkpoint: dict) -> None:
         """Continue from a checkpoint: optimiser, scaler, step, random states, references (not the model's weights)."""
@@ -237,8 +242,11 @@ class Learner:
         if checkpoint.get("references"):
             self.references.restore(checkpoint["references"])
             self._referenced = set(checkpoint["references"]["shards"])
-        self.buffer.random.bit_generator.state = checkpoint["random"]["buffer"]
-        self.buffer.refused = set(checkpoint["random"].get("refused", ()))
-        torch.set_rng_state(checkpoint["random"]["torch"])
-        if self.model.device.type == "cuda" and "cuda" in checkpoint["random"]:
-            torch.cuda.set_rng_state(checkpoint["random"]["cuda"].cpu(), self.model.device)
+        random = checkpoint["random"]
+        self.buffer.random.bit_generator.state = random["buffer"]
+        self.buffer.refused = set(random.get("refused", ()))
+        if get_rank() < len(group := random.get("group", ())):  # else of one process, of fewer, or of an older version
+            random = group[get_rank()]
+        torch.set_rng_state(random["torch"])
+        if self.model.device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"].cpu(), self.model.device)

@@ -351,6 +351,7 @@ class Training:
         replicas = self.learner.replicas
         # All processes of a group gather what each holds a shard of; the first one writes it.
         weights, optimizer = replicas.trainable_state(), replicas.optimizer_state(self.learner.optimizer)
+        random = self.learner.random_state()
         if not is_main_process():
             return
         save_checkpoint(
@@ -362,7 +363,7 @@ class Training:
             round=round,
             training_step=self.learner.training_step,
             episodes=episodes,
-            random=self.learner.random_state(),
+            random=random,
             config=self.config,
             **more,
             played=self.games.merged(PlayedGames(environments=tuple(self.directory.environments()))).as_dict(),

@@ -1,13 +1,14 @@
 """Learns from stored shards in float32, alone or in the group that torch.distributed.run started; not a test itself.
 
-Usage: grouped_learner.py BUFFER RESULT: the first process writes losses and weights of all methods to RESULT. Where
-the language model trains, a group shards it.
+Usage: grouped_learner.py BUFFER RESULT: the first process writes losses and weights of all methods to RESULT, and
+whether a resume is exact. If the language model trains, a group shards it.
        grouped_learner.py BUFFER: the last process fails in its first forward pass of a sharded model.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from lavis.common.devices import set_seed
 from lavis.common.dist_utils import (
     end_distributed_mode,
+    gathered,
     get_rank,
     get_world_size,
     init_distributed_mode,
@@ -76,8 +78,25 @@ def all_methods(buffer: Path, result: Path) -> None:
         name: learn(make(buffer, preferences="dpo" in name, trains="llm" in name))
         for name in ("bc", "dpo", "bc llm", "dpo llm")
     }
+    results["resumed"] = all(gathered(continues(buffer)))
     if is_main_process():
         torch.save(results, result)
+
+
+def continues(buffer: Path) -> bool:
+    """Whether a resumed learner makes the updates of one that was never stopped, with dropout, to the last bit."""
+    FROZEN.update(lora_rank=2, lora_dropout=0.3)
+    whole, resumed = (make(buffer, preferences=False, trains=False) for _ in range(2))
+    whole.learn(0)
+    resumed.replicas.load_trainable(whole.replicas.trainable_state())
+    moments = copy.deepcopy(whole.replicas.optimizer_state(whole.optimizer))
+    # As the file has it, which the first process writes.
+    random = gathered(whole.random_state())[0]
+    whole.learn(1)
+    resumed.restore({"optimizer": moments, "scaler": None, "training_step": 6, "random": random})
+    resumed.learn(1)
+    ends = resumed.replicas.trainable_state()
+    return all(torch.equal(ends[name], value) for name, value in whole.replicas.trainable_state().items())
 
 
 def fail_alone(buffer: Path) -> None:

@@ -460,6 +460,7 @@ def test_two_processes_make_the_updates_of_one(stored, tmp_path):
         done = run_script(launcher, stored, tmp_path / name)
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(torch.load(tmp_path / name, weights_only=True))
+    assert [results["resumed"] for results in found] == [True, True]
     for method in ("bc", "dpo", "bc llm", "dpo llm"):
         one, two = (results[method] for results in found)
         assert [f.keys() for f in one["figures"]] == [f.keys() for f in two["figures"]] and len(one["figures"]) == 6
