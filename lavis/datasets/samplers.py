@@ -59,7 +59,7 @@ class TrainStream(Sampler[list[Draw]]):
 class EvalSampler(Sampler[int]):
     """Every `world_size`-th index from `rank` on; all processes get equally many.
 
-    Where the length does not divide, the last ones are padded with early indices: results are merged by index
+    If the length does not divide, the last ones are padded with early indices: results are merged by index
     (`BaseTask.after_evaluation`), so every sample counts once, and processes that must compute in step (FSDP) do.
     """
 

@@ -164,7 +164,7 @@ def _train(
             updater.add(loss, loss.item(), where)
             updater.update(where)
             done += 1
-            mean += loss.item() / batches
+            mean += loss.item() * len(batch) / len(examples)  # the last batch may be smaller
             report(stage.name, done, total, loss.item())
     return mean
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -119,6 +120,17 @@ def test_the_same_examples_and_seed_give_the_same_adapter(local_planner) -> None
         train_planner(planner, examples, PlannerTraining(epochs=2))
         identities.add(planner.identity)
     assert len(identities) == 1
+
+
+def test_the_mean_loss_counts_every_pair_once_also_those_of_a_smaller_batch(local_planner) -> None:
+    planner = local_planner()
+    pairs = [PlanExample(QUESTION, ", ".join(["take pen"] * times), REJECTED) for times in (1, 2, 5)]
+    settings = PlannerTraining(epochs=0, dpo_epochs=1, dpo_lr=0.0, batch_size=2)
+    found = train_planner(planner, pairs, settings)["dpo"]
+    with torch.no_grad():
+        sums, counts = answer_logps(planner, [(QUESTION, one.chosen) for one in pairs])
+    # The policy is its own reference: log 2 of DPO's term, and the cloning term by its default weight.
+    assert found == pytest.approx(math.log(2) - 0.5 * (sums / counts).mean().item(), abs=1e-4)
 
 
 def test_of_many_examples_the_newest_are_learned_each_once(local_planner) -> None:
