@@ -45,7 +45,7 @@ def members(process: LearnerProcess) -> list[int]:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if parent == process._process.pid and b"xrl_alignment.dagger.decoupled" in command:
+        if parent == process._process.pid and b"xrl_alignment.learner" in command:
             found.append(int(entry.name))
     return found
 
