@@ -292,23 +292,27 @@ def linear_layers(model: PreTrainedModel, part: str) -> list[str]:
 def require_memory(path: str, config: PretrainedConfig, dtype: torch.dtype, quantization: str) -> None:
     """ConfigError if the weights alone need more than the machine's free memory; nothing if that is not known.
 
-    MissingExtraError if the model needs a library that is not installed.
+    Raises as `count_weights`.
     """
+    # On a CPU the weights end in float32, whatever they are loaded in (`BaseModel.float`).
+    gpu = torch.cuda.is_available()
+    dtype = dtype if gpu else torch.float32
     # Counted before a byte is read: loading would otherwise end with the process killed.
     count, needed = count_weights(path, config, dtype, quantization)
     free = free_memory()
     if free is not None and needed > free:
+        held = quantization if quantization != "none" else str(dtype).removeprefix("torch.")
+        smaller = "model.dtype=bfloat16 or " if gpu else ""
         raise ConfigError(
-            f"model.path: {path} has {count / 1e9:.1f} billion weights, {needed / 2**30:.1f} GiB as "
-            f"{quantization if quantization != 'none' else str(dtype).removeprefix('torch.')}; {free / 2**30:.1f} GiB "
-            "are free: set model.dtype=bfloat16 or model.quantization=4bit, or take a smaller model"
+            f"model.path: {path} has {count / 1e9:.1f} billion weights, {needed / 2**30:.1f} GiB as {held}; "
+            f"{free / 2**30:.1f} GiB are free: set {smaller}model.quantization=4bit, or take a smaller model"
         )
 
 
 def count_weights(path: str, config: PretrainedConfig, dtype: torch.dtype, quantization: str) -> tuple[int, int]:
     """The number of a model's weights, and their bytes once loaded. Reads none.
 
-    MissingExtraError if the model needs a library that is not installed.
+    MissingExtraError if the model needs a library that is not installed, ConfigError if its config makes no model.
     """
     try:
         with torch.device("meta"):
@@ -317,6 +321,8 @@ def count_weights(path: str, config: PretrainedConfig, dtype: torch.dtype, quant
         raise MissingExtraError(
             f"model.path: {path} cannot be built ({first_sentence(error)}): install that library"
         ) from error
+    except Exception as error:  # of any type: Transformers does not check whether the sizes fit
+        raise ConfigError(f"model.path: {path}/config.json makes no model ({first_sentence(error)})") from error
     # `_BYTES` are shares of a float32 weight, which has 4 bytes.
     return count, int(count * (dtype.itemsize if quantization == "none" else 4 * _BYTES[quantization]))
 

@@ -46,7 +46,8 @@ class HfVlmKeys(Section, section="model"):
     )
     dtype: str = setting(
         "float32",
-        "number format of the frozen weights; adapters train in float32. On a CPU everything is float32",
+        "number format of the frozen weights; adapters train in float32. On a CPU all weights are float32, except "
+        "quantised ones, and `amp` says what is computed in",
         one_of(*DTYPES),
     )
     quantization: str = setting("none", "of the frozen weights, by bitsandbytes", one_of(*QUANTIZATIONS))

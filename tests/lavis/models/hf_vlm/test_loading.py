@@ -256,7 +256,17 @@ def test_too_little_memory(build: Build, copy: Callable[..., Path]) -> None:
     config["text_config"]["intermediate_size"] = 10**11
     (path / "config.json").write_text(json.dumps(config))
     text = refused(build, path, ConfigError)
-    assert "billion weights" in text and "are free: set model.dtype=bfloat16" in text
+    assert "billion weights" in text and "GiB as float32;" in text and "are free: set model.quantization=4bit" in text
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_attention_heads", 0), ("hidden_act", "none"), ("vocab_size", -1)])
+def test_a_config_that_makes_no_model(build: Build, copy: Callable[..., Path], key: str, value: object) -> None:
+    """Before, Transformers' traceback."""
+    path = copy()
+    config = json.loads((path / "config.json").read_text())
+    config["text_config"][key] = value
+    (path / "config.json").write_text(json.dumps(config))
+    assert "config.json makes no model (" in refused(build, path, ConfigError)
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
