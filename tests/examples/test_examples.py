@@ -111,11 +111,18 @@ def test_a_student_of_ones_own_is_known_to_every_process(tmp_path: Path) -> None
     assert json.loads((tmp_path / "result.json").read_text())["first_trial"]["games"] == 2
 
 
-@pytest.mark.parametrize(("extra", "package"), [("inspect", "inspect_ai"), ("verifiers", "verifiers")])
-def test_an_extra_that_is_not_installed_is_one_line(extra: str, package: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("extra", "package", "example"),
+    [
+        ("inspect", "inspect_ai", "inspect_household.py"),
+        ("verifiers", "verifiers", "verifiers_household.py"),
+        ("openenv", "openenv", "openenv/server/app.py"),
+    ],
+)
+def test_an_extra_that_is_not_installed_is_one_line(extra: str, package: str, example: str, tmp_path: Path) -> None:
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('', name={package!r})")  # also if it is
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPO_ROOT)])}
-    command = [sys.executable, str(EXAMPLES / f"{extra}_household.py")]
+    command = [sys.executable, str(EXAMPLES / example)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     told = f"error: package {package} is not installed: run `pip install -e '.[{extra}]'`\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", told)

@@ -6,14 +6,22 @@ server.app:app`, as OpenEnv's own tools start it, serves the same, but without l
 
 import argparse
 import os
+import sys
 from functools import partial
 
-import uvicorn
-
 from alfworld_native import choose_games
-from policy_server.web.connections import ConnectionRoom, LimitedProtocol, LimitedWebSocket
-from xrl_alignment.adapters.access import MAX_MESSAGE
-from xrl_alignment.adapters.openenv import make_app
+from lavis.common.errors import MissingExtraError, missing_extra
+
+try:
+    import uvicorn
+
+    from policy_server.web.connections import ConnectionRoom, LimitedProtocol, LimitedWebSocket
+    from xrl_alignment.adapters.access import MAX_MESSAGE
+    from xrl_alignment.adapters.openenv import make_app
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {missing_extra('openenv', error)}")
+except MissingExtraError as error:
+    sys.exit(f"error: {error}")
 
 CONNECTIONS = 256  # one more closes the one that has waited longest without a whole request
 HEADER_S = 10.0  # for the headers of a request
