@@ -50,6 +50,8 @@ def missing_extra(extra: str, error: ImportError) -> MissingExtraError:
 def first_sentence(error: BaseException) -> str:
     """The reason in an error's own words. Torch adds advice after it, such as weights_only=False, which is unsafe."""
     lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):  # Transformers' check of a config.json: the second says what is wrong
+        lines[0] += f" {lines[1].strip()}"
     return lines[0].split(". ")[0] if lines else f"{type(error).__name__}: it is empty or cut off"
 
 

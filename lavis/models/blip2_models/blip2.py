@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
@@ -68,7 +69,10 @@ def _naming(key: str) -> Iterator[None]:
     except OSError as error:
         raise MissingFileError(f"model.{key}: {first_sentence(error)}") from error
     # ZeroDivisionError comes of 0 heads, RuntimeError of a negative size (torch's).
-    except (TypeError, ValueError, KeyError, ZeroDivisionError, RuntimeError, SafetensorError) as error:
+    except (
+        *(TypeError, ValueError, KeyError, ZeroDivisionError, RuntimeError),
+        *(SafetensorError, StrictDataclassError),
+    ) as error:
         raise ConfigError(f"model.{key}: {first_sentence(error)}") from error
 
 

@@ -20,18 +20,23 @@ from pickle import UnpicklingError
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lavis.common.errors import EmacError, MissingFileError, first_sentence, why_unreadable
+from lavis.common.errors import EmacError, MissingFileError, described, first_sentence, why_unreadable
 from lavis.common.utils import is_url
 from lavis.models import download
 from lavis.models.tensor_files import load_tensors
 
 # What `from_pretrained` raises for a folder that it cannot load; the last three are of files that are no weights. A
-# TypeError is of a .json file that holds another thing than an object.
-UNLOADABLE = (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError, SafetensorError)
+# TypeError is of a .json file that holds another thing than an object; the third line is of values in a config.json.
+UNLOADABLE = (
+    *(OSError, ValueError, TypeError, RuntimeError),
+    *(StrictDataclassError, LookupError, ArithmeticError),
+    *(EOFError, UnpicklingError, SafetensorError),
+)
 # (LAVIS, native) and (hub, native): beginnings of names, or whole names if no dot ends them. A `*` is the same on both
 # sides.
 _LAVIS = (
@@ -214,7 +219,8 @@ def why_unloadable(path: str | Path, error: BaseException) -> str:
             return str(damage)
         except MissingFileError:
             pass  # Transformers has said so itself, or has not come so far
-    return first_sentence(error)
+    # A KeyError's own words are a value of config.json alone.
+    return described(error) if isinstance(error, LookupError) else first_sentence(error)
 
 
 def weight_files(path: str | Path) -> list[Path]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from torch import nn
 from transformers import (
@@ -31,7 +32,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 from transformers.utils import cached_file
 
-from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, first_sentence
+from lavis.common.errors import ConfigError, EmacError, MissingExtraError, MissingFileError, described, first_sentence
 from lavis.models.blip2_models import weights
 from lavis.models.download import is_hub_id
 
@@ -52,7 +53,7 @@ def load_config(path: str, *, download: bool = True) -> PretrainedConfig:
         raise MissingFileError(f"model.path: {path} has no config.json: name the folder that save_pretrained wrote")
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=not download)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         if not download and not folder.is_dir():
             raise _not_here(path) from error
         reason = weights.why_unloadable(path, error) if isinstance(error, TypeError) else first_sentence(error)
@@ -322,7 +323,7 @@ def count_weights(path: str, config: PretrainedConfig, dtype: torch.dtype, quant
             f"model.path: {path} cannot be built ({first_sentence(error)}): install that library"
         ) from error
     except Exception as error:  # of any type: Transformers does not check whether the sizes fit
-        raise ConfigError(f"model.path: {path}/config.json makes no model ({first_sentence(error)})") from error
+        raise ConfigError(f"model.path: {path}/config.json makes no model ({described(error)})") from error
     # `_BYTES` are shares of a float32 weight, which has 4 bytes.
     return count, int(count * (dtype.itemsize if quantization == "none" else 4 * _BYTES[quantization]))
 

@@ -373,6 +373,24 @@ def test_a_language_models_weights_that_are_cut_off_are_one_line(tmp_path) -> No
         language_model(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("hidden_size", "wide", "TypeError: Field 'hidden_size' expected int, got str"),
+        ("hidden_act", "nosuch", "KeyError: 'nosuch'"),
+        ("num_attention_heads", 0, "by zero"),
+    ],
+)
+def test_a_language_models_config_that_does_not_fit_is_one_line(tmp_path, key, value, says) -> None:
+    """Before, each ended in Transformers' traceback."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    LlamaForCausalLM(LlamaConfig(vocab_size=16, **sizes)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ConfigError, match=f"is no language model: .*{says}"):
+        language_model(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_a_language_models_settings_file_that_holds_no_object_is_one_line(tmp_path, name) -> None:
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

@@ -269,6 +269,17 @@ def test_a_config_that_makes_no_model(build: Build, copy: Callable[..., Path], k
     assert "config.json makes no model (" in refused(build, path, ConfigError)
 
 
+def test_a_config_with_a_value_of_another_type(build: Build, copy: Callable[..., Path]) -> None:
+    """Before, Transformers' traceback, also in a dry run."""
+    path = copy()
+    config = json.loads((path / "config.json").read_text())
+    config["text_config"]["hidden_size"] = "wide"
+    (path / "config.json").write_text(json.dumps(config))
+    assert "cannot be read as a model (Validation error for field 'hidden_size': TypeError: " in refused(
+        build, path, ConfigError
+    )
+
+
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_a_settings_file_that_holds_no_object(build: Build, copy: Callable[..., Path], name: str) -> None:
     path = copy()
