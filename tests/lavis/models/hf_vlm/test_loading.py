@@ -249,14 +249,24 @@ def test_settings_that_the_machine_cannot_compute(
     assert message in text and "do not match" not in text
 
 
-def test_too_little_memory(build: Build, copy: Callable[..., Path]) -> None:
-    """The sizes are those of config.json alone: no weight of a model that does not fit is read."""
+@pytest.mark.parametrize(
+    ("gpu", "held", "smaller"), [(False, "float32", ""), (True, "bfloat16", "model.dtype=bfloat16 or ")]
+)
+def test_too_little_memory(
+    build: Build, copy: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, gpu: bool, held: str, smaller: str
+) -> None:
+    """The sizes are those of config.json alone: no weight of a model that does not fit is read.
+
+    On a CPU weights end in float32, also those that are loaded in bfloat16.
+    """
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     path = copy("qwen2_5_vl", "model.safetensors")
     config = json.loads((path / "config.json").read_text())
     config["text_config"]["intermediate_size"] = 10**11
     (path / "config.json").write_text(json.dumps(config))
-    text = refused(build, path, ConfigError)
-    assert "billion weights" in text and "GiB as float32;" in text and "are free: set model.quantization=4bit" in text
+    text = refused(build, path, ConfigError, dtype="bfloat16")
+    assert "billion weights" in text and f"GiB as {held};" in text
+    assert f"are free: set {smaller}model.quantization=4bit" in text
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_attention_heads", 0), ("hidden_act", "none"), ("vocab_size", -1)])
