@@ -65,9 +65,13 @@ class ExpertQuestion(NamedTuple):
 
 
 def checked(label: Any, expert: Expert) -> Label:
-    """What an expert, perhaps a class of somebody's own, has answered; EnvironmentFault if it is no `Label`."""
+    """What an expert, perhaps a class of one's own, has answered; EnvironmentFault if it is no `Label` of texts."""
     if not isinstance(label, Label):
         raise EnvironmentFault(f"expert {type(expert).__name__}: act must return a Label, not {str(label)[:80]!r}")
+    if not isinstance(label.action, str | None) or not isinstance(label.thought, str):
+        raise EnvironmentFault(
+            f"expert {type(expert).__name__}: a Label's action is a text or None, its thought a text, not {label!s:.80}"
+        )
     return label
 
 

@@ -113,7 +113,9 @@ class DaggerLoop:
 
             # Learn, before anybody else is answered: a killed run repeats what its journal holds.
             for record in stored:
-                self.label_guard.judge(record, round_over=self.rounds.round_over and record is stored[-1])
+                round_over = self.rounds.round_over and record is stored[-1]
+                played = any(each.steps for each in self.rounds.records)
+                self.label_guard.judge(record, round_over=round_over, played=played)
                 with self.times.part("training"):
                     self.training.learn(record)
                 self.on_progress(self.status())

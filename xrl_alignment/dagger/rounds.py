@@ -267,13 +267,21 @@ class LabelGuard:
     _states: int = 0
     _missing: int = 0
 
-    def judge(self, record: EpisodeRecord, *, round_over: bool) -> None:
+    def judge(self, record: EpisodeRecord, *, round_over: bool, played: bool = True) -> None:
         """Take in a finished episode. Raises MissingLabelsError above the limit: at the round's end, or from ENOUGH on.
 
-        A round with few states may miss several by chance, so a round is not judged by its first ones.
+        A round with few states may miss several by chance, so a round is not judged by its first ones. `played`: an
+        episode of this round, perhaps one before a resume, has a step; a game that was given up has none. Without one
+        MissingLabelsError is raised at the round's end: no game is at fault then, but an expert that fails at each.
         """
         if record.round != self._round:  # the first episode of another round
             self._round, self._states, self._missing = record.round, 0, 0
+        if round_over and not played and self.limit < 1:
+            raise MissingLabelsError(
+                f"every game of round {self._round + 1} was given up, so nothing was learned in it: running_nb01.log "
+                "says why. Correct that (the expert, the policy, or what the client sends) and begin a new run, or go "
+                "on with the next round"
+            )
         self._states += record.states
         self._missing += record.unlabelled
         if self._missing > self.limit * self._states and (round_over or self._states >= ENOUGH):

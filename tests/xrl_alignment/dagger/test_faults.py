@@ -11,6 +11,7 @@ import torch
 from xrl_alignment.builders.student import make_policy
 from xrl_alignment.common.errors import BudgetSpent, EndpointFault, PromptTooLong
 from xrl_alignment.dagger.episode import may_be_the_datas
+from xrl_alignment.dagger.rounds import LabelGuard
 from xrl_alignment.runs.directory import RunDirectoryError
 from xrl_alignment.settings.policy import PolicyConfig
 from xrl_alignment.wire import v2
@@ -270,6 +271,33 @@ def test_after_three_attempts_the_game_counts_as_lost_and_a_resume_stays_harmles
     client.send(Hello, games=("g/1",))
     finish(again, client)
     assert [(r.round, r.won) for r in again.journal] == [(0, False), (1, True)]
+
+
+def test_a_resumed_round_of_which_a_game_was_played_goes_on_if_its_last_one_is_lost(make_run, scripted):
+    """What stops a run is a round without any state; what was played before the resume counts, too."""
+
+    def begin(*games):
+        run = make_run(policy=scripted("look"), num_rounds=2, label_guard=LabelGuard(0.5)).start()
+        client = Client(run, "a")
+        client.send(Hello, games=("g/1", "g/2"))
+        for game in games:
+            assert client.send(Next)["game"] == game
+        return run, client
+
+    run, client = begin("g/1")
+    assert client.see(OPENING, "g/1")["action"] == "look"
+    assert client.see(done=True)["action"] is None
+    run.server.stop()
+    run.wait()
+    again, client = begin()
+    again.loop.policy = FailsAt(scripted("look"), "act", ValueError("bad"))
+    for _ in range(3):
+        assert client.send(Next)["game"] == "g/2"
+        given_up(client.see(OPENING.replace("mug", "poison"), "g/2"))
+    assert client.send(Next)["round"] == 1, again.error
+    assert [(r.game, bool(r.steps)) for r in again.journal] == [("g/1", True), ("g/2", False)]
+    again.server.stop()
+    again.wait()
 
 
 def test_a_policy_that_fails_at_everything_ends_the_run(begin):

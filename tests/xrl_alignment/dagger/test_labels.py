@@ -124,6 +124,26 @@ def test_a_share_is_judged_with_enough_states_or_at_the_rounds_end():
     LabelGuard().judge(record(4, 4), round_over=True)
 
 
+def test_an_expert_that_fails_at_every_state_stops_the_run(make_run, scripted):
+    """Before, the run "was done": each game was given up, and the checkpoint held the weights that it began with."""
+
+    class Failing:
+        name = "failing"
+
+        def begin(self, intro, *, task_type="", memories=()):
+            """Nothing."""
+
+        def act(self, information=None):
+            return Label(7)
+
+    run = make_run(policy=scripted("look"), num_rounds=1, label_guard=LabelGuard(0.5))
+    run.loop.front.make_expert = Failing
+    with contextlib.suppress(ClientError):  # the client may hear of the end, or not
+        run.play()
+    assert isinstance(run.error, MissingLabelsError) and "every game of round 1 was given up" in str(run.error)
+    assert "expert Failing: a Label's action is a text or None" in run.log and not run.directory.done
+
+
 def test_a_journal_of_an_older_version_is_read(make_run, scripted):
     run = make_run(policy=scripted("look"), num_rounds=1, max_steps=2)
     run.play()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from alfworld_native.experts.base import Expert, Label
+from alfworld_native.experts.base import Expert, Label, checked
 from lavis.common.errors import ConfigError
 
 # "state": what is true in the game, also where the player has not been. An expert beside the environment can read it.
@@ -59,4 +59,4 @@ class RestrictedExpert:
         told = dict(information or {})
         if "admissible_commands" not in self._reads:
             told["admissible_commands"] = []
-        return self._expert.act(told)
+        return checked(self._expert.act(told), self._expert)  # an error names its class, not this one

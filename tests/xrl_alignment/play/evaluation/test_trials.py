@@ -8,6 +8,7 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import Label, make_expert
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.play.evaluation.actors import ExpertActor, PolicyActor
+from xrl_alignment.play.evaluation.reads import RestrictedExpert
 from xrl_alignment.play.evaluation.trials import Trials, play_games, swapped
 
 
@@ -116,7 +117,14 @@ def test_a_policy_that_answers_with_no_list_of_texts_is_named(said, games):
         play_games(PolicyActor(policy=Wrong()), games[:1], native)
 
 
-def test_an_expert_that_answers_with_no_label_is_named(games):
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("look", "act must return a Label, not 'look'"),
+        (Label(7), "a Label's action is a text or None, its thought a text"),
+    ],
+)
+def test_an_expert_that_answers_with_no_label_is_named(games, said, reason):
     class Wrong:
         reads = ("text",)
 
@@ -124,10 +132,11 @@ def test_an_expert_that_answers_with_no_label_is_named(games):
             """Nothing."""
 
         def act(self, information=None):
-            return "look"
+            return said
 
-    with pytest.raises(EnvironmentFault, match="expert Wrong: act must return a Label, not 'look'"):
-        play_games(ExpertActor(lambda environment: Wrong()), games[:1], native)
+    for kept in (Wrong, lambda: RestrictedExpert(Wrong())):  # of the latter the error named the class
+        with pytest.raises(EnvironmentFault, match=f"expert Wrong: {reason}"):
+            play_games(ExpertActor(lambda environment, make=kept: make()), games[:1], native)
 
 
 def test_trials_refuse_a_game_that_is_listed_twice(games):
