@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from alfworld_native import check_split
+from alfworld_native.base import Environment
 from alfworld_native.games import HOUSEHOLD_SPLITS
 from lavis.common.errors import ConfigError
 from lavis.common.named_class import is_class_name, load_class
@@ -44,13 +45,15 @@ def check_named(config: DaggerConfig) -> None:
         )
     if is_class_name(expert):
         make_expert(expert)
+    if is_class_name(environment.name):
+        if expert in CLIENT_EXPERTS and not environment.allow_other_games:
+            raise ConfigError(
+                f"expert.name={expert} reads the state of ALFWorld's games, not of {environment.name}: "
+                "set environment.name=native"
+            )
+        load_class(environment.name, "environment", ("reset", "step", "render", "close"), Environment)
     if environment.allow_other_games:
         return
-    if expert in CLIENT_EXPERTS and is_class_name(environment.name):
-        raise ConfigError(
-            f"expert.name={expert} reads the state of ALFWorld's games, not of {environment.name}: "
-            "set environment.name=native"
-        )
     check_split(environment.name, environment.split, environment.data or None)
     generated = dict(zip(HOUSEHOLD_SPLITS, (environment.num_train, environment.num_heldout), strict=True))
     number = generated.get(environment.split) if environment.name == "household" else None

@@ -284,7 +284,8 @@ def test_what_is_missing_is_said_before_anything_starts(phases, tmp_path, monkey
     with pytest.raises(MissingNeedsError) as error:
         run_pipeline(phases, options)
     assert str(error.value).count("NO_SUCH_KEY") == 1 and "\n" not in str(error.value)  # once, for both phases
-    with pytest.raises(MissingNeedsError, match="(?s)lacks\n  games: no games of split 'nowhere'.*\n  teacher: no key"):
+    needs = "(?s)lacks\n  settings: environment.split: unknown .*\n  games: no games of split .*\n  teacher: no key"
+    with pytest.raises(MissingNeedsError, match=needs):
         run_pipeline(phases, [*options, "environment.split=nowhere"])
     assert not (tmp_path / "out").exists()
 

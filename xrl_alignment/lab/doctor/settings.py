@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lavis.common.errors import EmacError
 from lavis.common.named_class import is_class_name
+from xrl_alignment.builders.named import check_named
 from xrl_alignment.lab.doctor.files import check_weights
 from xrl_alignment.lab.doctor.finding import Finding
 from xrl_alignment.lab.doctor.machine import check_device
@@ -29,6 +30,11 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
     from alfworld_native import choose_games
     from xrl_alignment.builders.teacher import asks_model
 
+    # What the run would refuse at its start, which may come hours after the phases before it.
+    try:
+        check_named(config)
+    except EmacError as error:
+        yield Finding("fail", "settings", str(error))
     settings, number = config.environment, config.run.num_envs
     if settings.name == "household":
         yield Finding("ok", "games", "generated at the start of the run, if they are not there")

@@ -51,6 +51,21 @@ def test_a_model_of_ones_own_is_looked_for(games):
         assert levels([*games, f"model.arch={missing}"])[f"model {missing}"] == "fail"
 
 
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        ("expert", "examples.custom_expert:OrderlyExpert"),
+        ("policy", "examples.custom_policy:WordMatchPolicy"),
+        ("environment", "examples.custom_environment:OneRoomEnvironment"),
+    ],
+)
+def test_other_classes_of_ones_own_are_looked_for(games, kind, own):
+    """Before, a dry run said that nothing was missing, and the phase that named the class ended hours later."""
+    assert "settings" not in levels([*games, f"{kind}.name={own}"])
+    for missing in ("nowhere_at_all:X", "json:JSONDecoder"):
+        assert levels([*games, f"{kind}.name={missing}"])["settings"] == "fail"
+
+
 @pytest.mark.parametrize("asks", ["expert.name=openai", "reflexion.reflector=llm"])
 def test_a_teacher_needs_a_model_and_a_key_or_an_address(games, asks):
     assert levels([*games, asks])["teacher"] == "fail"
