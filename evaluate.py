@@ -442,7 +442,8 @@ def facts(config: EvaluateConfig, games: list[Game], rules: str, actor: Actor) -
 class Scored(NamedTuple):
     """Who is scored. Scores of different kinds, or by different ways of decoding, are not compared."""
 
-    kind: str  # "random", "endpoint", "expert", "checkpoint" or "class" (a policy of somebody's own)
+    # "random", "endpoint", "expert", "server", "class" (a policy of one's own), "checkpoint" or "model as it came".
+    kind: str
     who: str
     decode: str  # "free" text, or one of the "admissible" commands
     sees: str
@@ -487,7 +488,10 @@ def player(config: EvaluateConfig, actor: Actor) -> Scored:
     names |= {"text": shown.told, "image": f"{shown.frames}{several}"}
     given = ", ".join(names[each] for each in reads) or "nothing"
     given = f"by looks: {given}" if shown.by_looks and "image" in reads else given
-    return Scored("class" if is_class_name(policy.name) else "checkpoint", who, decode, given)
+    if is_class_name(policy.name):
+        return Scored("class", who, decode, given)
+    kind = "checkpoint" if pretrained(config) else "model as it came"
+    return Scored("server" if policy.name == "http" else kind, who, decode, given)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def test_a_student_without_named_types_is_scored_by_its_own_name(program, tmp_pa
     code, _, err = program("model.arch=typeless", "model.model_type=", "run.num_envs=1", "run.max_steps=2")
     assert code == 0, err
     (row,) = read_table([tmp_path / "scores.jsonl"])
-    assert row["who"] == "typeless" and row["kind"] == "checkpoint"
+    assert row["who"] == "typeless" and row["kind"] == "model as it came"
     # It does not read `model.pretrained`: another's figures would be told of that file.
     trained = TypelessStudent()
     for weight in trained.head.parameters():
@@ -484,6 +484,7 @@ def test_a_model_of_the_hub_plays(program, tmp_path, decode):
     assert code == 0, errors
     assert [episode["actions"] for episode in result(tmp_path)["episodes"][0]] == [2, 2]
     assert "labels, of the last 2 states" in result(tmp_path)["sees"], "with one frame it is another figure"
+    assert "(model as it came) |" in (tmp_path / "result.card.md").read_text(), "was (checkpoint)"
 
 
 def test_a_checkpoint_of_a_hub_model_that_read_its_frames_otherwise_is_said(program, tmp_path):

@@ -60,6 +60,12 @@ def test_a_model_with_lavis_qformer(model: Pooled) -> None:
     assert trained == len(list(model.parameters())) - 2
 
 
+def test_a_size_of_another_type_is_one_line():
+    """Before, Transformers' traceback."""
+    with pytest.raises(ConfigError, match="^model.llm_config: .*Field 'hidden_size' expected int, got str"):
+        init_llm("", {"model_type": "qwen2", "hidden_size": "wide"}, "", "float32", 40)
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes"),
     [
