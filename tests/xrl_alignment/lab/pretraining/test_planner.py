@@ -50,6 +50,7 @@ def test_the_command_writes_a_folder_of_another_language_model(household_data, t
     options = {"--games": household_data, "--out": out, "--number": 1, "--epochs": 1, "--model": base, "--rank": 2}
     monkeypatch.setattr(sys, "argv", ["make_planner", *(str(part) for pair in options.items() for part in pair)])
     planner.main()
+    assert len({file.stat().st_mode for file in out.iterdir()}) == 1  # whoever reads one can read all
     old, new = language_model(str(base)).state_dict(), language_model(str(out)).state_dict()
     assert set(old) == set(new) and any(not torch.equal(old[name], new[name]) for name in old)
     assert load_llm_tokenizer(str(out)).encode("take mug 1") == load_llm_tokenizer(str(base)).encode("take mug 1")
