@@ -65,7 +65,8 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
         setattr(config, _WRITTEN, OmegaConf.to_container(merged, resolve=False))
     except (ConfigError, OmegaConfBaseException) as error:
         where = " and ".join(dict.fromkeys(source for source, _ in layers)) or "the defaults"
-        raise ConfigError(f"{_first_line(error)} (in {where})") from error
+        key = getattr(error, "full_key", "")  # of a reference that leads nowhere, or to another type
+        raise ConfigError(f"{key and f'{key}: '}{_first_line(error)} (in {where})") from error
     if cfg_path and not layers[0][1]:  # the wrong file, or one that was not written whole: defaults may play for hours
         raise ConfigError(f"{cfg_path} is empty, so it does not say what to run: begin with a file of configs/")
     return config

@@ -110,7 +110,8 @@ def test_two_loads_share_nothing() -> None:
         ("", ["[\n=1"], r"--options '[\n=1': write it as section.key=value"),
         ("server: {token: 007}", [], "settings.yaml: server.token: yaml reads 7 here; put the text in quotes"),
         ("run: {output_dir: on}", [], "run.output_dir: yaml reads True here"),
-        ("", ["run.output_dir=${nowhere}"], "Interpolation key 'nowhere' not found"),
+        ("", ["run.output_dir=${nowhere}"], "run.output_dir: Interpolation key 'nowhere' not found"),
+        ("", ["run.num_envs=${run.beta}"], "run.num_envs: While dereferencing interpolation '${run.beta}'"),
         ("", ["run.output_dir=${nowhere"], "--options run.output_dir=${nowhere cannot be read"),
         ("", ["run.output_dir=\udc80"], r"--options 'run.output_dir=\udc80' cannot be read"),
         (
