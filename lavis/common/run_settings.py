@@ -15,6 +15,7 @@ from lavis.common.settings import (
     ABOVE_ZERO,
     BELOW_ONE,
     FINITE,
+    SEED,
     Section,
     at_least,
     between,
@@ -60,7 +61,7 @@ class RunSettings(Section, section="run"):
     min_len: int = setting(1, "tokens of a generated answer, at least, counted in the same way", at_least(0))
     num_beams: int = setting(5, "beams of the search; 1: greedy", at_least(1))
     # Where the run lies, what it continues, what it evaluates.
-    seed: int = setting(42, "seed of everything random", at_least(0))
+    seed: int = setting(42, "seed of everything random", SEED)
     output_dir: str = setting("output/finetune", "folder of the run's folders")
     amp: bool = setting(True, "compute in the model's mixed precision (`model.amp`)")
     resume_ckpt_path: str | None = setting(

@@ -9,6 +9,7 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.settings.checks import (
     ABOVE_ZERO,
     DEVICE,
+    SEED,
     at_least,
     between,
     check,
@@ -65,7 +66,7 @@ class AgentTraining(Section, section="run"):
     )
     warmup_steps: int = setting(10, "batches of linear warm-up", at_least(0))
     weight_decay: float = setting(0.0, "weight decay of AdamW", at_least(0))
-    seed: int = setting(42, "seed of everything random in the loop", at_least(0))
+    seed: int = setting(42, "seed of everything random in the loop", SEED)
 
     def check_combinations(self) -> None:
         """No more rounds of BC than there are."""

@@ -19,6 +19,7 @@ from xrl_alignment.settings.checks import (
     ABOVE_ZERO,
     DEVICE,
     SECONDS,
+    SEED,
     Rule,
     at_least,
     between,
@@ -65,7 +66,7 @@ class RunConfig(Section, section="run"):
     warmup_lr: float = setting(1e-8, "learning rate at the first batch", at_least(0))
     warmup_steps: int = setting(300, "batches of linear warm-up, all in the first round", at_least(0))
     weight_decay: float = setting(0.05, "weight decay of AdamW", at_least(0))
-    seed: int = setting(42, "seed of everything random in the run", at_least(0))
+    seed: int = setting(42, "seed of everything random in the run", SEED)
     output_dir: str = setting(
         "output/dagger", "folder in which each run makes its run directory", named("a folder's path"), may_change=True
     )
@@ -184,7 +185,7 @@ class EvaluateRunConfig(Section, section="run"):
         "each trial gives every slot of the list of games the next game, a solved slot is played no more, and memories "
         "belong to the slot: how EMMA's released runs count (`--protocol emma-12`)",
     )
-    seed: int = setting(42, "seed of everything random in the evaluation", at_least(0))
+    seed: int = setting(42, "seed of everything random in the evaluation", SEED)
     output: str = setting("output/evaluate/result.json", "JSON file for the figures", named("a file's path"))
     table: str = setting(
         "scores.jsonl",

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from lavis.common.config import plain
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.settings import BELOW_ONE, Rule, Section, at_least, checked_keys, defaults_of, setting
+from lavis.common.settings import BELOW_ONE, SEED, Rule, Section, at_least, checked_keys, defaults_of, setting
 
 MODEL_TYPES = {
     "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
@@ -92,7 +92,7 @@ class Blip2EmacKeys(Section, section="model"):
     amp: str = setting(
         "", "number format of autocast in training; empty: none. A CPU that only emulates bfloat16 computes in float32"
     )
-    init_seed: int = setting(0, "seed of random weights", at_least(0))
+    init_seed: int = setting(0, "seed of random weights", SEED)
     allow_random: list[str] = setting([], "parts that may keep random weights where others must come from a file")
     kept_prompts_mib: int = setting(
         0,

@@ -12,6 +12,7 @@ from lavis.common.config import plain
 from lavis.common.errors import ConfigError
 from lavis.common.settings import (
     BELOW_ONE,
+    SEED,
     Rule,
     Section,
     at_least,
@@ -90,7 +91,7 @@ class HfVlmKeys(Section, section="model"):
     max_output_txt_len: int = setting(64, "tokens of an answer and its end, at most", at_least(2))
     avg_log_probs: bool = setting(True, "DPO: mean of an answer's log-probabilities instead of their sum")
     mix_ratio: float = setting(0.5, "weight of the cloning loss beside DPO's (method.md)", at_least(0))
-    init_seed: int = setting(0, "seed of random weights", at_least(0))
+    init_seed: int = setting(0, "seed of random weights", SEED)
     allow_random: list[str] = setting(
         [],
         "parts that may keep random weights if the folder lacks some; else the model does not act or train",

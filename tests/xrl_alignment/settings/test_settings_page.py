@@ -16,7 +16,7 @@ def test_the_page_in_docs_is_up_to_date() -> None:
 
 def test_a_row_says_default_rule_meaning_and_resume() -> None:
     rows = settings_page().splitlines()
-    assert "| `seed` | `42` | a number of at least 0 | seed of everything random in the run |  |" in rows
+    assert "| `seed` | `42` | a number from 0 to 4294967295 | seed of everything random in the run |  |" in rows
     device = "one of auto, cpu, cuda, cuda:&lt;index>"
     assert any(row.startswith(f"| `device` | `auto` | {device} |") and row.endswith("| may change |") for row in rows)
     assert any(row.startswith("| `beta` | `[0.0]` | a list of probabilities") for row in rows)

@@ -30,6 +30,7 @@ class TestRefused:
             ("max_txt_len", "abc", "a whole number"),
             ("max_txt_len", -5, "a number of at least 1"),
             ("max_output_txt_len", 1, "a number of at least 2"),
+            ("init_seed", 2**64, "a number from 0 to 4294967295"),
             ("lora_dropout", "x", "a number"),
             ("freeze_vit", "perhaps", "true or false"),
             ("freeze_ln_vision", 3, "true or false"),

@@ -32,6 +32,10 @@ def test_mixed_precision_follows_the_weights(given: dict, amp: str) -> None:
         ({}, "model.path is empty"),
         ({"path": "x", "lora_rnak": 1}, "did you mean 'model.lora_rank'"),
         ({"path": "x", "images": 0}, "model.images: 0 is not a number of at least 1"),
+        (
+            {"path": "x", "init_seed": 2**64},
+            "model.init_seed: 18446744073709551616 is not a number from 0 to 4294967295",
+        ),
         ({"path": "x", "dtype": "int8"}, "model.dtype: 'int8' is not one of float32, bfloat16, float16"),
         ({"path": "x", "quantization": "3bit"}, "one of none, 8bit, 4bit"),
         ({"path": "x", "freeze": ["eyes"]}, "a list of vision, language"),
