@@ -59,6 +59,7 @@ from alfworld_native.games import find_games
 from alfworld_native.language.sentences import parse_opening
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.errors import FileError
+from lavis.common.files import writable
 from lavis.common.progress import Bar
 from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
@@ -137,6 +138,7 @@ def main() -> None:
     is_ours = arguments.model in TINY
     if not is_ours and arguments.out.exists():
         raise FileError(f"{arguments.out} exists already: give a folder that is still to be made")
+    writable("--out", arguments.out, folder=not is_ours)  # it is written after up to an hour of training
     bound_kernel_cache()
     keep_freed_memory()
     games = [game for folder in arguments.games for game in find_games("household_train", data=folder)]

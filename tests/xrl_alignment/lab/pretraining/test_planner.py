@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from alfworld_native.games import find_games
-from lavis.common.errors import FileError
+from lavis.common.errors import ConfigError, FileError
 from lavis.models.blip2_models.emac_config import package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from lavis.models.played import played_by_base
@@ -66,6 +66,15 @@ def test_an_adapter_without_rank_is_told(capsys) -> None:
     with pytest.raises(SystemExit):
         planner.parse_arguments(["--games", "A", "--out", "b", "--rank", "0"])
     assert "--rank: 0 is not a number of at least 1" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_games(tmp_path, monkeypatch) -> None:
+    """Before, after the training, which may take an hour."""
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "planner.safetensors"
+    monkeypatch.setattr(sys, "argv", ["make_planner", "--games", str(tmp_path / "nowhere"), "--out", str(out)])
+    with pytest.raises(ConfigError, match=f"--out={out} cannot be written: give a file's path in a folder of yours"):
+        planner.main()
 
 
 @pytest.mark.parametrize("base", TINY)
