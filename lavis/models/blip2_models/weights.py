@@ -219,6 +219,8 @@ def why_unloadable(path: str | Path, error: BaseException) -> str:
             return str(damage)
         except MissingFileError:
             pass  # Transformers has said so itself, or has not come so far
+    elif "/" in str(path) and not download.is_hub_id(str(path)):  # Transformers says of it how hub ids are spelt
+        return "there is no such folder, and it is no hub id (owner/name)"
     # A KeyError's own words are a value of config.json alone.
     return described(error) if isinstance(error, LookupError) else first_sentence(error)
 

@@ -363,6 +363,12 @@ def test_code_in_a_language_models_folder_does_not_run_and_nobody_is_asked(tmp_p
     assert not asked and not (tmp_path / "was_run").exists()
 
 
+def test_a_language_models_folder_that_is_not_there_is_told_as_such(tmp_path) -> None:
+    """Before, Transformers said how the hub's ids are spelt."""
+    with pytest.raises(ConfigError, match="is no language model: there is no such folder, and it is no hub id"):
+        language_model(str(tmp_path / "nowhere"))
+
+
 def test_a_language_models_weights_that_are_cut_off_are_one_line(tmp_path) -> None:
     """Before, it ended in the traceback of the library that reads them."""
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
