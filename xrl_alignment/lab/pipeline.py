@@ -411,6 +411,8 @@ def main() -> None:
     if not arguments.cfg_path and own and own.is_file() and is_emac_plus(own):
         arguments.cfg_path = [str(own)]
     if not arguments.cfg_path:
+        if own and not own.is_file():
+            raise ConfigError(f"{arguments.resume} is not a run directory: it has no config.yaml")
         example = "--cfg-path configs/dagger/demo_bc.yaml configs/dagger/demo_dpo.yaml"
         parser.error(f"--cfg-path FILE … is required, for example {example}")
     if is_emac_plus(arguments.cfg_path[0]):

@@ -278,6 +278,13 @@ def test_help_says_how_a_resume_works(monkeypatch, capsys):
     assert end.value.code == 0 and "RUN_DIR is the directory of the phase that was running" in text
 
 
+def test_a_folder_to_resume_that_is_not_there_is_named(tmp_path, monkeypatch):
+    """Before, `--cfg-path` was asked for, which the folder of EMAC+'s loop does not need."""
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--resume", str(tmp_path / "nowhere")])
+    with pytest.raises(ConfigError, match="nowhere is not a run directory: it has no config.yaml"):
+        main()
+
+
 def test_what_is_missing_is_said_before_anything_starts(phases, tmp_path, monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     options = ["expert.name=openai", "expert.model=some-model", "expert.key_variable=NO_SUCH_KEY"]
