@@ -276,8 +276,9 @@ class Trainer:
             "pool": self.pool, "read": self.read, "played": self.played.as_dict(),
             "run": (self.aim, self.first, self.step),
         }  # fmt: skip
-        save_whole(self.out / "state.pt", state)
+        # The state last: a run that was killed before it repeats the pool, one that was killed after it may be over.
         write_weights(self.model.trainable_state_dict(), self.out / "student.safetensors", self.played)
+        save_whole(self.out / "state.pt", state)
         append_line(self.out / "progress.jsonl", json.dumps(line))
         print(json.dumps(line), flush=True)
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from alfworld_native.drawing.frames import BLANK_FRAME
 from alfworld_native.household.generator import make_game
@@ -186,6 +187,30 @@ def test_a_run_that_was_killed_goes_on_at_the_rate_that_it_had(tmp_path, monkeyp
     assert rate_after(2, 3800) == 1e-3  # it falls over the last third of the run
     assert rate_after(3, 3800) < 0.95e-3
     assert rate_after(4, 400_000) == 1e-3, "another goal is another run"
+
+
+@pytest.mark.parametrize("writes", ["write_weights", "save_whole"])
+def test_a_run_that_was_killed_at_its_last_save_ends_with_the_weights_of_its_state(tmp_path, monkeypatch, writes):
+    """Before, the state said that all tokens were read, and nothing wrote the weights any more."""
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*_args):
+        raise KilledError
+
+    def run() -> None:
+        model, vis_processor = load_student({"model_type": "student"}, torch.device("cpu"))
+        trainer = student.Trainer(model, vis_processor, tmp_path, 0, PlayedGames())
+        trainer.run(student.Pools(number=0, mixture={"standard": 1.0}, drills=2), tokens=100, lr=1e-3)
+
+    with monkeypatch.context() as patched, pytest.raises(KilledError):
+        patched.setattr(student, writes, killed)
+        run()
+    run()
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    written = load_file(tmp_path / "student.safetensors")
+    assert all(torch.equal(written[name], weight.bfloat16()) for name, weight in state["weights"].items())
 
 
 def test_a_model_that_is_frozen_is_refused(tmp_path):
