@@ -42,8 +42,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=RANK, help=f"rank of the adapter, which is merged ({RANK})")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    if arguments.rank < 1:
-        parser.error(f"--rank: {arguments.rank} is not a number of at least 1")
+    for name in ("rank", "number", "batch_size"):
+        if (value := getattr(arguments, name)) < 1:
+            parser.error(f"--{name.replace('_', '-')}: {value} is not a number of at least 1")
     return arguments
 
 

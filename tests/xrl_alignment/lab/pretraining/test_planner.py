@@ -61,11 +61,13 @@ def test_the_command_writes_a_folder_of_another_language_model(household_data, t
         planner.main()
 
 
-def test_an_adapter_without_rank_is_told(capsys) -> None:
-    """Before, a `planner.lora_targets` that nobody had given was named, after the games."""
+@pytest.mark.parametrize("given", ["--rank 0", "--number 0", "--number -3", "--batch-size 0"])
+def test_a_number_below_one_is_told_before_the_games(given, capsys) -> None:
+    """Before, a setting of `planner` that nobody had given was named after the games, or -3 left out three games."""
+    flag, value = given.split()
     with pytest.raises(SystemExit):
-        planner.parse_arguments(["--games", "A", "--out", "b", "--rank", "0"])
-    assert "--rank: 0 is not a number of at least 1" in capsys.readouterr().err
+        planner.parse_arguments(["--games", "A", "--out", "b", flag, value])
+    assert f"{flag}: {value} is not a number of at least 1" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_is_told_before_the_games(tmp_path, monkeypatch) -> None:
