@@ -63,8 +63,8 @@ class TrainingMetrics:
 class Learner:
     """Trains the model of `replicas` on what `buffer` holds. One call of `learn` makes the updates of one turn.
 
-    `lr_scheduler` is LAVIS's: `step(cur_epoch, cur_step)` sets the optimiser's learning rate. `run_log` is told which
-    shards it learns nothing more from.
+    `lr_scheduler` is LAVIS's: `step(cur_epoch, cur_step)` sets the optimiser's learning rate, which the setting
+    `rate_key` decides. `run_log` is told which shards it learns nothing more from.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Learner:
         updates: int,
         preferences: bool,
         run_log: logging.Logger | None = None,
+        rate_key: str = "run.init_lr",
     ) -> None:
         self.replicas = replicas
         self.model: Student = replicas.model
@@ -91,6 +92,7 @@ class Learner:
         self.accum_grad_steps = accum_grad_steps
         self.updates = updates
         self.preferences = preferences
+        self.rate_key = rate_key
         self.logs = [logger, run_log] if run_log else [logger]
         self.references = ReferenceLogps(self.model)  # not used with shards: processes would compute different ones
         self._referenced: set[str] = set()  # shards of which a restored state knows what the reference said
@@ -111,8 +113,8 @@ class Learner:
 
         def where() -> str:
             return (
-                f"in round {epoch}, training step {self.training_step}: lower run.init_lr, or look at this batch in "
-                f"{self.buffer.directory}: {self.buffer.describe_drawn()}"
+                f"in round {epoch}, training step {self.training_step}: lower {self.rate_key}, or look at this batch "
+                f"in {self.buffer.directory}: {self.buffer.describe_drawn()}"
             )
 
         self.model.train()

@@ -109,6 +109,7 @@ class LearningAgent:
             accum_grad_steps=1,
             updates=updates,
             preferences=dpo,
+            rate_key="run.dpo_lr" if dpo else "run.init_lr",
         )
         learner.learn(round - first, lambda metrics: report(metrics, updates))
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from alfworld_native import make_environment
+from lavis.common.errors import DivergedError
 from lavis.models.played import PlayedGames, played_by_file
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.planning.agent import LearningAgent
@@ -50,6 +51,17 @@ def test_it_learns_from_shards(tmp_path, dpo: bool, learn_from: str) -> None:
     other.restore(tmp_path / "agent.pth")
     saved = agent.model.trainable_state_dict()
     assert all(torch.equal(value, saved[name]) for name, value in other.model.trainable_state_dict().items())
+
+
+@pytest.mark.parametrize(("bc_rounds", "key"), [(2, "run.init_lr"), (0, "run.dpo_lr")])
+def test_a_training_that_diverges_names_the_rate_that_it_had(tmp_path, bc_rounds: int, key: str) -> None:
+    agent = make_agent("tiny")
+    rows = [Transition(np.zeros((32, 32, 3), np.uint8), "> ", "go to desk 1", "look", "look", "")]
+    write_shard(tmp_path / shard_name(0, 0, 1), rows, {"game": "g"})
+    agent.save(tmp_path / "start.pth", 0, PlayedGames())
+    settings = AgentTraining(num_rounds=2, bc_rounds=bc_rounds, updates=3, batch_size=1, init_lr=1e30, dpo_lr=1e30)
+    with pytest.raises(DivergedError, match=f"lower {key}, or look"):
+        agent.learn(settings, 0, tmp_path, tmp_path / "start.pth")
 
 
 def test_the_demos_agent_names_objects_that_its_image_shows(games) -> None:

@@ -150,7 +150,8 @@ def _train(
     updater.discard()  # what a training that failed may have left
 
     def where() -> str:
-        return f"in the planner's training ({stage.name}): lower planner.lr"
+        rate_key = "planner.dpo_lr" if stage.name == "dpo" else "planner.lr"
+        return f"in the planner's training ({stage.name}): lower {rate_key}"
 
     batches = -(-len(examples) // settings.batch_size)
     total, done, mean = stage.epochs * batches, 0, 0.0

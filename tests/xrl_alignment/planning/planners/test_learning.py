@@ -187,6 +187,13 @@ def test_nothing_to_learn_from_and_a_loss_that_is_not_finite(local_planner) -> N
         train_planner(planner, [PlanExample(QUESTION, CHOSEN)], PlannerTraining())
 
 
+def test_a_preference_loss_that_is_not_finite_names_its_own_learning_rate(local_planner) -> None:
+    examples = [PlanExample(QUESTION, CHOSEN, REJECTED)] * 2 + [PlanExample(QUESTION, REJECTED, CHOSEN)]
+    settings = PlannerTraining(epochs=0, dpo_epochs=2, dpo_lr=1e30, batch_size=1)
+    with pytest.raises(DivergedError, match=r"\(dpo\): lower planner.dpo_lr$"):
+        train_planner(local_planner(), examples, settings)
+
+
 def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(local_planner) -> None:
     planner = local_planner()
     weight = next(value for name, value in planner.model.named_parameters() if "lora_B" in name)
