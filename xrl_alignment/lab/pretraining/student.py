@@ -104,6 +104,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         raise ConfigError(f"--games {arguments.games} --drills {arguments.drills}: a pool needs at least one of these")
     if arguments.batch_tokens < 1 or not (math.isfinite(arguments.lr) and arguments.lr > 0):
         raise ConfigError(f"--batch-tokens {arguments.batch_tokens} --lr {arguments.lr}: use numbers above 0")
+    if arguments.threads < 1:
+        raise ConfigError(f"--threads {arguments.threads}: use at least 1")
     if not (math.isfinite(arguments.tokens) and arguments.tokens > 0):
         raise ConfigError(f"--tokens {arguments.tokens}: use a number of millions above 0")
     if arguments.plot:

@@ -250,9 +250,16 @@ def test_the_image_of_an_untold_moment_is_its_own(model, record):
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--official", "2"], ["--student-drives", "-1"], ["--tokens", "nan"], ["--games", "0", "--drills", "0"]]
+    "wrong",
+    [
+        ["--official", "2"],
+        ["--student-drives", "-1"],
+        ["--tokens", "nan"],
+        ["--games", "0", "--drills", "0"],
+        ["--threads", "0"],
+    ],
 )
-def test_impossible_shares_are_refused(tmp_path, monkeypatch, wrong):
+def test_impossible_numbers_are_refused(tmp_path, monkeypatch, wrong):
     monkeypatch.setattr(sys, "argv", ["make_student", "--out", str(tmp_path), *wrong])
     with pytest.raises(ConfigError, match=wrong[0]):
         student.main()
