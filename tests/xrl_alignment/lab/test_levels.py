@@ -18,6 +18,7 @@ from alfworld_native.household.levels import LEVELS, GameLevel
 from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
+from lavis.models.blip2_models.weights import WeightsError
 from lavis.models.hf_vlm import tiny
 from lavis.runners import checkpoint
 from xrl_alignment.builders.student import load_student
@@ -100,8 +101,11 @@ def test_any_policy_plays_by_its_name_and_results_of_other_weights_are_not_reuse
     with ExitStack() as cleanup:
         policies = [player.make(cleanup).policy for player in (mine, ruled)]
     assert [(policy.skip_rejected, policy.skip_visited) for policy in policies] == [(False, False), (True, True)]
-    weights.write_bytes(b"other")
+    weights.write_bytes(shipped.with_name("student_official.safetensors").read_bytes())
     assert levels.player_named(str(weights)).identity != mine.identity
+    weights.write_bytes(b"")
+    with pytest.raises(WeightsError, match="it is empty"):  # at once: before games are made and solved
+        levels.player_named(str(weights))
 
 
 def test_how_a_model_runs_is_said_for_those_that_ship_too_and_is_no_part_of_its_figures():

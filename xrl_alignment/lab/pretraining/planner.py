@@ -42,7 +42,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=RANK, help=f"rank of the adapter, which is merged ({RANK})")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    for name in ("rank", "number", "batch_size"):
+    for name in ("rank", "number", "epochs", "batch_size"):
         if (value := getattr(arguments, name)) < 1:
             parser.error(f"--{name.replace('_', '-')}: {value} is not a number of at least 1")
     return arguments

@@ -61,7 +61,7 @@ def test_the_command_writes_a_folder_of_another_language_model(household_data, t
         planner.main()
 
 
-@pytest.mark.parametrize("given", ["--rank 0", "--number 0", "--number -3", "--batch-size 0"])
+@pytest.mark.parametrize("given", ["--rank 0", "--number 0", "--number -3", "--batch-size 0", "--epochs 0"])
 def test_a_number_below_one_is_told_before_the_games(given, capsys) -> None:
     """Before, a setting of `planner` that nobody had given was named after the games, or -3 left out three games."""
     flag, value = given.split()
