@@ -63,6 +63,11 @@ def load_checkpoint(model: Blip2Emac, path: str | Path, *, without: Collection[s
     own = policy_state(model)
     # What the file has more than the model needs: a text branch that is not used, rows for tokens that do not occur.
     present = {_part_of(key) for key in policy}
+    if policy and present.isdisjoint(map(_part_of, own)):
+        raise ConfigError(
+            f"{path} is of a model of another kind (it holds {ascii(min(policy))[1:-1][:90]}): set model.arch as it "
+            "was when the file was written"
+        )
     policy = {k: v for k, v in policy.items() if k in own or not _is_text_branch(model, k)}
     # The hub's InstructBLIP has more rows of word embeddings, up to the next multiple of 64: one that marks image
     # tokens, and padding. This tokenizer uses none of them.

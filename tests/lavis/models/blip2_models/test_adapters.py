@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from lavis.common.errors import MissingExtraError
+from lavis.common.errors import ConfigError, MissingExtraError
 from lavis.models import convert, fast_llm
 from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -123,6 +123,11 @@ class TestLora:
         torch.save({"model": model.policy_state_dict()}, tmp_path / "whole.pth")
         again = build(**LORA, init_seed=5, pretrained=str(tmp_path / "whole.pth"))
         assert torch.equal(again(samples)["loss"], model(samples)["loss"])
+        strange = {f"base_model.model.{key}": value for key, value in model.trainable_state_dict().items()}
+        torch.save({"model": strange}, tmp_path / "hub.pth")  # its adapters' names are such as peft gives
+        for rank in (LORA, {}):
+            with pytest.raises(ConfigError, match=r"of another kind \(it holds base_model.model.*: set model.arch"):
+                build(**rank, pretrained=str(tmp_path / "hub.pth"))
         with pytest.raises(ValueError, match="has LoRA adapters: set model.lora_rank"):
             build(**FROZEN, pretrained=str(tmp_path / "x.pth"))
 
