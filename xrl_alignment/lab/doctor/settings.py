@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lavis.common.errors import EmacError
+from lavis.common.files import writable
 from lavis.common.named_class import is_class_name
 from xrl_alignment.builders.named import check_named
 from xrl_alignment.lab.doctor.files import check_weights
@@ -33,6 +34,7 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
     # What the run would refuse at its start, which may come hours after the phases before it.
     try:
         check_named(config)
+        writable("run.output_dir", Path(config.run.output_dir), folder=True)
     except EmacError as error:
         yield Finding("fail", "settings", str(error))
     settings, number = config.environment, config.run.num_envs

@@ -34,6 +34,11 @@ def test_a_default_run_needs_games_and_its_model(games, tmp_path):
     assert "model.ref_pretrained" not in levels([*games, "model.ref_pretrained=https://example.org/a.pth"])
 
 
+def test_a_folder_that_cannot_be_written_is_told(games):
+    """Before, only the phase itself said so, after a dry run that said that nothing was missing."""
+    assert levels([*games, "run.output_dir=/proc/x"])["settings"] == "fail"
+
+
 def test_weights_that_are_not_there_and_a_missing_gpu(games, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = levels([*games, "model.model_type=vicuna7b", "model.llm_model=/none/vicuna"])
