@@ -22,12 +22,16 @@ Curve = list[tuple[float, float]]  # hours, success
 
 
 def read_progress(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `progress.jsonl`; half a line, which a kill or a full disk leaves, is left out."""
-    found = []
+    """The lines of a `progress.jsonl`, one for each pool: the last, if a run was killed and repeated the pool.
+
+    Half a line, which a kill or a full disk leaves, is left out.
+    """
+    found: dict[int, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            read = json.loads(line)
+            found[read["pool"]] = read
+    return list(found.values())
 
 
 def success_by_hours(lines: Iterable[Mapping[str, Any]]) -> dict[str, Curve]:

@@ -279,9 +279,9 @@ class Trainer:
             "run": (self.aim, self.first, self.step),
         }  # fmt: skip
         # The state last: a run that was killed before it repeats the pool, one that was killed after it may be over.
+        append_line(self.out / "progress.jsonl", json.dumps(line))
         write_weights(self.model.trainable_state_dict(), self.out / "student.safetensors", self.played)
         save_whole(self.out / "state.pt", state)
-        append_line(self.out / "progress.jsonl", json.dumps(line))
         print(json.dumps(line), flush=True)
 
 

@@ -9,8 +9,10 @@ from xrl_alignment.lab.pretraining.progress import drawn, read_progress, success
 
 def test_a_point_counts_the_last_games_of_a_level_alone(tmp_path):
     pools = [{"many": [0, 30]}, {"many": [5, 10], "large": [1, 1]}, {}, {"many": [30, 30], "large": [9, 9]}]
-    lines = [json.dumps({"seconds": 1800, "own": own}) + "\n" for own in pools]
-    (tmp_path / "progress.jsonl").write_text("".join(lines) + '{"seconds": 18')  # a full disk cut the last line
+    lines = [json.dumps({"pool": pool, "seconds": 1800, "own": own}) + "\n" for pool, own in enumerate(pools, 1)]
+    killed = json.dumps({"pool": 2, "seconds": 9, "own": {"many": [9, 10]}}) + "\n"  # before its state was saved
+    # A full disk cut the last line.
+    (tmp_path / "progress.jsonl").write_text("".join([lines[0], killed, *lines[1:]]) + '{"pool": 5, "seconds": 18')
     read = read_progress(tmp_path / "progress.jsonl")
     assert len(read) == 4 and read_progress(tmp_path / "none.jsonl") == []
     curves = success_by_hours(read)

@@ -189,9 +189,9 @@ def test_a_run_that_was_killed_goes_on_at_the_rate_that_it_had(tmp_path, monkeyp
     assert rate_after(4, 400_000) == 1e-3, "another goal is another run"
 
 
-@pytest.mark.parametrize("writes", ["write_weights", "save_whole"])
+@pytest.mark.parametrize("writes", ["append_line", "write_weights", "save_whole"])
 def test_a_run_that_was_killed_at_its_last_save_ends_with_the_weights_of_its_state(tmp_path, monkeypatch, writes):
-    """Before, the state said that all tokens were read, and nothing wrote the weights any more."""
+    """Before, the state said that all tokens were read, and nothing wrote the weights, or the line, any more."""
 
     class KilledError(Exception):
         pass
@@ -211,6 +211,8 @@ def test_a_run_that_was_killed_at_its_last_save_ends_with_the_weights_of_its_sta
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     written = load_file(tmp_path / "student.safetensors")
     assert all(torch.equal(written[name], weight.bfloat16()) for name, weight in state["weights"].items())
+    # Nor is a pool without its line of progress.
+    assert [line["pool"] for line in student.read_progress(tmp_path / "progress.jsonl")] == [1]
 
 
 def test_a_model_that_is_frozen_is_refused(tmp_path):
