@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import os
@@ -39,13 +40,16 @@ def load_class(name: str, kind: str, methods: tuple[str, ...], protocol: type | 
         loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{kind} {name}: there is no module {error.name or module} (it is looked for on PYTHONPATH)"
+            f"{kind} {name}: there is no module {error.name or module} "
+            f"(it is looked for on PYTHONPATH and in {os.getcwd()})"
         ) from error
     except Exception as error:  # the module is the user's: whatever breaks in it is told in one line
         raise ConfigError(f"{kind} {name}: importing {module} fails: {described(error)}") from error
     made = getattr(loaded, attribute, None)
     if not callable(made):
-        raise ConfigError(f"{kind} {name}: module {module} has no class {attribute}")
+        near = difflib.get_close_matches(attribute, [each for each, its in vars(loaded).items() if callable(its)], n=1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{kind} {name}: module {module} has no class {attribute}{hint}")
     lacking = [method for method in methods if not callable(getattr(made, method, None))]
     if lacking:
         raise ConfigError(f"{kind} {name}: the class lacks {', '.join(lacking)} (docs/architecture.md, Interfaces)")

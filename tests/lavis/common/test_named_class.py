@@ -31,10 +31,11 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("named_class_nowhere:A", "there is no module named_class_nowhere"),
+        ("named_class_nowhere:A", "there is no module named_class_nowhere (it is looked for on PYTHONPATH and in /"),
         ("json.nowhere:A", "there is no module json.nowhere"),
         ("named_class_broken:A", "importing named_class_broken fails: ZeroDivisionError: division by zero"),
         ("named_class_sample:Bad", "module named_class_sample has no class Bad"),
+        ("named_class_sample:Goood", "module named_class_sample has no class Goood: did you mean Good?"),
         ("named_class_sample:number", "module named_class_sample has no class number"),
         ("named_class_sample:Asking", "cannot be made without arguments: TypeError"),
     ],
