@@ -64,6 +64,11 @@ def load_checkpoint(model: Blip2Emac, path: str | Path, *, without: Collection[s
     # What the file has more than the model needs: a text branch that is not used, rows for tokens that do not occur.
     present = {_part_of(key) for key in policy}
     if policy and present.isdisjoint(map(_part_of, own)):
+        if bare := [key for key in policy if f"llm_model.{key}" in own]:
+            raise ConfigError(
+                f"{path} is a language model alone (it holds {bare[0]}): give it as model.llm_weights, or its folder "
+                "as model.llm_model"
+            )
         raise ConfigError(
             f"{path} is of a model of another kind (it holds {ascii(min(policy))[1:-1][:90]}): set model.arch as it "
             "was when the file was written"

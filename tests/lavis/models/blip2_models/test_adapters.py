@@ -131,6 +131,11 @@ class TestLora:
         with pytest.raises(ValueError, match="has LoRA adapters: set model.lora_rank"):
             build(**FROZEN, pretrained=str(tmp_path / "x.pth"))
 
+    def test_a_language_model_alone_is_no_checkpoint(self, build: Build, tmp_path: Path) -> None:
+        torch.save(build(**FROZEN).llm_model.state_dict(), tmp_path / "llm.pth")
+        with pytest.raises(ConfigError, match=r"llm.pth is a language model alone \(.*: give it as model.llm_weights"):
+            build(**FROZEN, pretrained=str(tmp_path / "llm.pth"))
+
     def test_a_plain_language_model_still_loads(self, build: Build, samples: dict, tmp_path: Path) -> None:
         plain = build(**FROZEN)
         torch.save({"model": plain.policy_state_dict()}, tmp_path / "whole.pth")
