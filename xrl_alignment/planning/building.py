@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
@@ -109,7 +110,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
             raise
         write_json(folder / SUMMARY, summary)
     print(table(summary))
-    print(f"{folder / SUMMARY}", flush=True)
+    print(f"{folder / SUMMARY}\nreport: python -m xrl_alignment.report {shlex.quote(str(folder))}", flush=True)
     return folder
 
 

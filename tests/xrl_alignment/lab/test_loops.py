@@ -13,6 +13,9 @@ from tests.xrl_alignment.planning.test_building import DEMO, SMALL
 from xrl_alignment.lab.loops import ACTORS, compare, main, read_loop, render
 from xrl_alignment.planning import building
 from xrl_alignment.planning.building import run_emac_plus
+from xrl_alignment.show.report.__main__ import main as report
+from xrl_alignment.show.report.loops import find_loops, loop_parts
+from xrl_alignment.show.report.run_data import ReportError
 
 MORE = ("run.num_eval=3", "run.ablations=[no_planner_learning,step_teacher]", "run.robustness=true")
 
@@ -44,6 +47,38 @@ def test_the_rows_are_those_of_the_loops_own_files(loops, monkeypatch, capsys) -
     main()
     printed = capsys.readouterr().out
     assert printed.strip() == render(rows) and "| no_planner_learning, trained anew, 3 games | " in printed
+
+
+def test_the_report_shows_a_loop_and_its_ablations(copies, capsys) -> None:
+    loop = copies[0]
+    report([str(loop)])
+    assert capsys.readouterr().out == f"{loop / 'report.html'}\n"
+    page = (loop / "report.html").read_text(encoding="utf-8")
+    after = json.loads((loop / "evaluations" / "agent_after.json").read_text())
+    records = [json.loads(path.read_text()) for path in sorted(loop.glob("round_*/game_*.json"))]
+    for expected in (
+        f"1: EMAC+&#39;s loop, in which planner and agent learn from their games; {len(records)} games in 1 round.",
+        f"<td>agent_after</td><td>{', '.join(f'{why}: {n}' for why, n in after['replans'].items()) or '–'}</td>",
+        "Planning: ablations/no_planner_learning",
+        "Planning: ablations/step_teacher",
+        '<td>after: planner, agent</td><td>held-out</td><td class="n">3</td>',
+        "Settings: 1</h2>",
+    ):
+        assert expected in page, expected
+    assert "Missing beside these figures" not in page and "summary.json is missing" not in page
+
+    (parts,) = [loop_parts(name, path) for name, path in find_loops(copies[1]).items() if path == copies[1]]
+    assert [row[2] for row in parts.rounds.rows] == ["2"] and parts.games
+    (loop / "summary.json").unlink()
+    for path in loop.glob("evaluations/*_after.json"):
+        path.unlink()
+    report([str(loop)])  # as a loop that still runs
+    page = (loop / "report.html").read_text(encoding="utf-8")
+    assert "summary.json is missing: the loop has not ended" in page and "in 1 round so far." in page
+    record = next(loop.glob("round_000/game_*.json"))
+    record.write_text(json.dumps({"result": {}, "calls": [{}]}))
+    with pytest.raises(ReportError, match=f"{record.name} is damaged: KeyError 'game'"):
+        report([str(loop)])
 
 
 @pytest.fixture

@@ -43,7 +43,10 @@ def one_run(path: Path) -> Path:
     """The run directory at or below `path`; MissingFileError if there is none, or more than one."""
     runs = find_runs(path) if path.is_dir() else {}
     if not runs:
-        raise MissingFileError(f"no run in {path}: a run directory holds a folder `state`")
+        raise MissingFileError(
+            f"no run in {path}: a run directory holds a folder `state` (for the folder of EMAC+'s loop: python -m "
+            "xrl_alignment.report)"
+        )
     if len(runs) > 1:
         found = ", ".join(str(run) for run in runs.values())
         raise MissingFileError(f"{path} holds {len(runs)} runs; name one of them: {found}")

@@ -2,8 +2,8 @@
 
     python -m xrl_alignment.report RUN_DIR [RUN_DIR …] [--summary FILE] [--out FILE]
 
-`RUN_DIR` is a run directory, a folder that holds several (the demo's two phases), or a folder with the logs that the
-original released. Several are shown side by side. The page says what is not there.
+`RUN_DIR` is a run directory, a folder that holds several (the demo's two phases), the folder of EMAC+'s loop, or one
+with the logs that the original released. Several are shown side by side. The page says what is not there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lavis.common.errors import MissingFileError
 from lavis.common.program import read_first, run_program
+from xrl_alignment.show.report.loops import find_loops
 from xrl_alignment.show.report.original import log_folder
 from xrl_alignment.show.report.run_data import find_runs, read_summary
 
@@ -22,17 +23,17 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; MissingFileError for a folder that holds no run, and for a summary that is not there."""
     parser = argparse.ArgumentParser(prog="python -m xrl_alignment.report", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("run_dir", type=Path, nargs="+", help="run directories, folders that hold some, or the original's logs")
+    add("run_dir", type=Path, nargs="+", help="run directories, folders of some, of EMAC+'s loops, or original logs")
     add("--summary", type=Path, help="figures of the evaluations (default: summary.json in the first RUN_DIR)")
     add("--out", type=Path, help="the page (default: report.html in the first RUN_DIR)")
     arguments = parser.parse_args(argv)
     if arguments.summary and not arguments.summary.is_file():
         raise MissingFileError(f"no summary {arguments.summary}")
     for folder in arguments.run_dir:
-        if folder.is_dir() and not find_runs(folder) and not log_folder(folder):
+        if folder.is_dir() and not find_runs(folder) and not find_loops(folder) and not log_folder(folder):
             raise MissingFileError(
-                f"no run in {folder}: a run directory holds a folder `state`, the original's logs are `world.log` and "
-                "`env_results_trial_<n>.json`"
+                f"no run in {folder}: a run directory holds a folder `state`, that of EMAC+'s loop `evaluations` and "
+                "`buffer`, the original's logs are `world.log` and `env_results_trial_<n>.json`"
             )
     return arguments
 

@@ -29,6 +29,7 @@ from xrl_alignment.show.report.episodes import (
 )
 from xrl_alignment.show.report.failures import CAUSES, cause
 from xrl_alignment.show.report.lead import lead
+from xrl_alignment.show.report.loops import find_loops, loop_parts
 from xrl_alignment.show.report.original import Logs, log_folder, read_logs, recount
 from xrl_alignment.show.report.run_data import (
     RoundCost,
@@ -71,34 +72,48 @@ class ShownStep(NamedTuple):
 def write_report(run_dir: Path | str, summary: dict[str, Any], *others: Path, out: Path | None = None) -> Path:
     """Write `report.html` into `run_dir`, or the page `out`, and return its path; `others` are shown beside it.
 
-    A folder is a run directory, holds some, or holds logs of the original (`world.log`, `trial_<n>.log`, …).
+    A folder is a run directory or that of EMAC+'s loop, holds some, or holds logs of the original (`world.log`,
+    `trial_<n>.log`, …).
     `summary`: entries that hold `success` are evaluations (`untrained`, `bc`, …) with `success_admissible`, `games`,
     `mean_steps`, `per_task_type` and `won` (by game) beside it; everything else is listed as a fact (versions, seed,
     hash of the games). Raises MissingFileError when a folder is none.
     """
     folders = [Path(run_dir), *others]
     runs: dict[str, Path] = {}
+    loops: dict[str, Path] = {}
     logs: dict[str, Logs] = {}
-    # A folder holds runs, or else the original's logs; names are made different.
+    # A folder holds runs or loops, or else the original's logs; names are made different.
     for folder in folders:
         if not folder.is_dir():
             raise MissingFileError(f"no run directory {folder}")
-        found = find_runs(folder)
-        # Two folders may hold runs of equal names; a folder that is a run itself is named by its own name.
-        prefix = f"{folder.resolve().name}/" if others and folder not in found.values() else ""
-        runs |= {_unused(plain(f"{prefix}{name}"), runs): path for name, path in found.items()}
-        if not found and (place := log_folder(folder)):
+        found = find_runs(folder), find_loops(folder)
+        for here, all_ in zip(found, (runs, loops), strict=True):
+            # Two folders may hold runs of equal names; a folder that is a run itself is named by its own name.
+            for name, path in here.items():
+                prefix = f"{folder.resolve().name}/" if others and path != folder else ""
+                all_[_unused(plain(f"{prefix}{name}"), all_)] = path
+        if not any(found) and (place := log_folder(folder)):
             logs[_unused(plain(folder.resolve().name), logs)] = read_logs(place)
     title = f"EMAC+ run: {', '.join(folder.resolve().name for folder in folders)}"
-    page = render(title, runs, summary, logs)
+    page = render(title, runs, summary, logs, loops)
     path = out or folders[0] / "report.html"
     # A journal of an older version may hold half a surrogate pair of a model's text: it becomes a `?`.
     write_bytes(path, page.encode("utf-8", "replace"))
     return path
 
 
-def render(title: str, runs: dict[str, Path], summary: dict[str, Any], logs: Mapping[str, Logs] | None = None) -> str:
-    """The page as HTML; `runs` are run directories by name, `summary` as for `write_report`, `logs` the original's."""
+def render(
+    title: str,
+    runs: dict[str, Path],
+    summary: dict[str, Any],
+    logs: Mapping[str, Logs] | None = None,
+    loops: Mapping[str, Path] | None = None,
+) -> str:
+    """The page as HTML; `runs` are run directories by name, `summary` as for `write_report`, `logs` the original's.
+
+    `loops` are folders of EMAC+'s loop by name.
+    """
+    loops = loops or {}
     # A summary mixes evaluations, which are the entries with `success`, and facts.
     evaluations = {name: entry for name, entry in summary.items() if isinstance(entry, dict) and "success" in entry}
     facts = {name: entry for name, entry in summary.items() if name not in evaluations}
@@ -112,15 +127,16 @@ def render(title: str, runs: dict[str, Path], summary: dict[str, Any], logs: Map
     )
     settings = {
         name: (path / "config.yaml").read_text("utf-8", "replace")
-        for name, path in runs.items()
+        for name, path in [*runs.items(), *loops.items()]
         if (path / "config.yaml").exists()
     }
     games = [(f"{name}: played", ", ".join(where)) for name, path in runs.items() if (where := played(path))]
     games += [(f"{name}: the agent got", told.shows) for name, path in runs.items() if (told := told_to_agent(path))]
+    parts = [loop_parts(name, path) for name, path in loops.items()]
     return environment.get_template(_TEMPLATE).render(
         title=title,
         style=Markup((PAGE / "base.css").read_text("utf-8")),  # noqa: S704 # nosec B704 - our own file, no run's text
-        lead=lead(runs, evaluations),
+        lead=[*(part.lead for part in parts), *lead(runs, evaluations)],
         success=success_table(evaluations),
         lacking=missing_baselines(evaluations),
         task_types=task_type_table(evaluations),
@@ -129,6 +145,7 @@ def render(title: str, runs: dict[str, Path], summary: dict[str, Any], logs: Map
         charts_open=CHARTS,
         side_by_side=side_by_side(runs) if len(runs) > 1 else Table([], []),
         runs=[run_parts(name, path) for name, path in runs.items()],
+        loops=parts,
         logs=[log_parts(name, found) for name, found in (logs or {}).items()],
         prompt_lines=PROMPT_LINES,
         facts=Table(["what", "value"], [*games, *flatten(facts)], text_columns=2),

@@ -57,9 +57,10 @@ def success_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
 def missing_baselines(evaluations: Mapping[str, Any]) -> list[str]:
     """What a table of success lacks to be read: baselines, and BC wherever DPO is shown.
 
-    An evaluation with blank frames is a control of its own phase, to be compared with that phase.
+    An evaluation with blank frames is a control of its own phase, to be compared with that phase, and a loop of EMAC+
+    is compared with what it began with.
     """
-    if not evaluations:
+    if not evaluations or "planner_before" in evaluations:
         return []
     lacking = [name for name in BASELINES if name not in evaluations]
     phases = [name for name in evaluations if name == "dpo" or name.startswith("dpo_")]
@@ -97,20 +98,26 @@ def paired_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
         # Game -> solved, of both phases; an evaluation that does not say it has none.
         both_phases = (evaluations.get(f"{phase}{name.removeprefix('dpo')}", {}) for phase in ("bc", "dpo"))
         bc, dpo = (won if isinstance(won := phase.get("won"), dict) else {} for phase in both_phases)
-        games = bc.keys() & dpo.keys()
-        if not name.startswith("dpo") or not games:
-            continue
-        # A table of two by two: each game's result before and after.
-        pairs = [(bool(bc[game]), bool(dpo[game])) for game in games]
-        both, only_bc, only_dpo, neither = (
-            pairs.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))
-        )
-        difference = f"{(only_dpo - only_bc) / len(pairs):+.3f}"
-        counts = map(str, (len(pairs), both, only_bc, only_dpo, neither))
-        games_of = name.removeprefix("dpo").strip("_") or "held-out"
-        rows.append([games_of, *counts, difference, probability(mcnemar(only_bc, only_dpo))])
+        if name.startswith("dpo") and (cells := game_by_game(bc, dpo)):
+            rows.append([name.removeprefix("dpo").strip("_") or "held-out", *cells])
     head = ["games of", "played by both", "both solved", "only BC", "only DPO", "neither", "DPO − BC", "p (McNemar)"]
     return Table(head, rows)
+
+
+def game_by_game(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Of two players' results by game: games of both, solved by both, by one alone, by none, difference, McNemar's p.
+
+    Empty if they have no game in common.
+    """
+    # A table of two by two: each game's result with one and with the other.
+    pairs = [(bool(first[game]), bool(second[game])) for game in first.keys() & second.keys()]
+    if not pairs:
+        return []
+    both, only_first, only_second, neither = (
+        pairs.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))
+    )
+    counts = map(str, (len(pairs), both, only_first, only_second, neither))
+    return [*counts, f"{(only_second - only_first) / len(pairs):+.3f}", probability(mcnemar(only_first, only_second))]
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
