@@ -79,6 +79,10 @@ def test_the_report_shows_a_loop_and_its_ablations(copies, capsys) -> None:
     record.write_text(json.dumps({"result": {}, "calls": [{}]}))
     with pytest.raises(ReportError, match=f"{record.name} is damaged: KeyError 'game'"):
         report([str(loop)])
+    record.unlink()
+    (loop / "evaluations" / "agent_before.json").write_text("[1]")
+    with pytest.raises(ReportError, match="a file in .*evaluations is damaged: AttributeError"):
+        report([str(loop)])
 
 
 @pytest.fixture

@@ -62,7 +62,14 @@ def find_loops(folder: Path) -> dict[str, Path]:
 def loop_parts(name: str, loop: Path) -> LoopParts:
     """Everything of a loop; ReportError or FileError for a damaged file."""
     evaluations = {path.stem: read_json(path) for path in sorted((loop / "evaluations").glob("*.json"))}
-    rounds = {int(path.name.removeprefix("round_")): read_round(path) for path in sorted(loop.glob("round_*"))}
+    rounds = {
+        int(path.name.removeprefix("round_")): read_round(path) for path in sorted(loop.glob("round_[0-9][0-9][0-9]"))
+    }
+    try:
+        planning = _planning_table({name: evaluations[name] for name in sorted(evaluations, key=_order)})
+        compared = _compared_table(evaluations)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ReportError(f"a file in {loop / 'evaluations'} is damaged: {type(error).__name__} {error}") from error
     notices = []
     # An ablation's figures stand in the summary of the loop that it belongs to.
     if not any((place / "summary.json").is_file() for place in (loop, loop.parent.parent)):
@@ -75,8 +82,8 @@ def loop_parts(name: str, loop: Path) -> LoopParts:
         f"{name}: EMAC+'s loop, in which planner and agent learn from their games; {played}"
         f"{' so far' if notices else ''}.",
         notices,
-        _planning_table({name: evaluations[name] for name in sorted(evaluations, key=_order)}),
-        _compared_table(evaluations),
+        planning,
+        compared,
         _rounds_table(rounds),
         _shown_games(last, rounds.get(last, [])),
     )
@@ -117,16 +124,8 @@ def _planning_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
         figures += [number(entry.get(key)) for key in ("valid_first_plans", "valid_plans")]
         figures += [number(entry.get("calls_per_solved"), 1), number(entry.get("tokens_per_solved"), 0)]
         rows.append([name, _counted(entry.get("replans")), _counted(entry.get("ended")), *figures])
-    head = [
-        "evaluation",
-        "asked again, why",
-        "games ended by",
-        "success",
-        "95 % interval",
-        "games",
-        "first plans valid",
-    ]
-    head += ["plans valid", "calls for each solved game", "tokens for each solved game"]
+    head = ["evaluation", "asked again, why", "games ended by", "success", "95 % interval", "games"]
+    head += ["first plans valid", "plans valid", "calls for each solved game", "tokens for each solved game"]
     return Table(head, rows, text_columns=3)
 
 
@@ -137,16 +136,8 @@ def _compared_table(evaluations: Mapping[str, Mapping[str, Any]]) -> Table:
             first, second = (_won(evaluations.get(f"{name}{ending}", {})) for name in names)
             if cells := game_by_game(first, second):
                 rows.append([what, games_of, *cells])
-    head = [
-        "first, second",
-        "games of",
-        "played by both",
-        "both solved",
-        "only the first",
-        "only the second",
-        "neither",
-    ]
-    return Table([*head, "second − first", "p (McNemar)"], rows, text_columns=2)
+    head = ["first, second", "games of", "played by both", "both solved", "only the first", "only the second"]
+    return Table([*head, "neither", "second − first", "p (McNemar)"], rows, text_columns=2)
 
 
 def _won(evaluation: Mapping[str, Any]) -> dict[str, bool]:
