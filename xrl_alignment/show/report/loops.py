@@ -22,7 +22,7 @@ _COMPARED = {  # evaluations of the same games, of which the second is to be bet
 
 
 class PlayedGame(NamedTuple):
-    """A game of a round: `plans` are rows (why the planner was asked, its plan, the expert's correction)."""
+    """A game of a round: `plans` are rows (why the planner was asked, its plan, the expert's in that state)."""
 
     game: str
     task: str
@@ -102,7 +102,7 @@ def read_round(folder: Path) -> list[PlayedGame]:
                     record["goal"].strip().splitlines()[-1],
                     record["result"]["won"],
                     record["assisted"],
-                    [(call["trigger"], call["plan"], call["corrected"] or "") for call in calls],
+                    [(call["trigger"], call["plan"], call["corrected"]) for call in calls],
                     bool(calls) and calls[0]["valid"],
                     sum(call["tokens"] for call in [*calls, *record.get("feedbacks", ())]),
                 )
@@ -165,13 +165,13 @@ def _shown_games(round: int, games: list[PlayedGame]) -> list[ShownGame]:
         found = [game for game in games if game.won == won and game.plans]
         if found:
             game = max(found, key=lambda one: len(one.plans))
-            # A plan that the expert would have given, too, has no correction.
+            # The explorer may know no plan: then it is no correction.
             rows = [
-                (str(n), why, plan, "" if right == plan else right)
+                (str(n), why, plan, "the same" if right == plan else right or "–")
                 for n, (why, plan, right) in enumerate(game.plans, start=1)
             ]
             title = f"round {round + 1}, {how}: {game.game}"
-            head = ["plan", "asked, why", "the planner", "the expert's correction"]
+            head = ["plan", "asked, why", "the planner", "the expert"]
             shown.append(ShownGame(title, game.task, Table(head, rows, text_columns=4)))
     return shown
 
