@@ -24,7 +24,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m xrl_alignment.report", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("run_dir", type=Path, nargs="+", help="run directories, folders of some, of EMAC+'s loops, or original logs")
-    add("--summary", type=Path, help="figures of the evaluations (default: summary.json in the first RUN_DIR)")
+    add("--summary", type=Path, help="figures of the evaluations (default: summary.json in each RUN_DIR)")
     add("--out", type=Path, help="the page (default: report.html in the first RUN_DIR)")
     arguments = parser.parse_args(argv)
     if arguments.summary and not arguments.summary.is_file():
@@ -51,6 +51,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     first, *others = arguments.run_dir
     source = arguments.summary or first / "summary.json"
     summary = read_summary(source) if source.is_file() else {}
+    # Beside the first folder's figures stand those of the others' evaluations, with their folder as it was given: two
+    # folders may have one name.
+    for folder in () if arguments.summary else others:
+        if (path := folder / "summary.json").is_file():
+            entries = read_summary(path).items()
+            found = {name: entry for name, entry in entries if isinstance(entry, dict) and "success" in entry}
+            summary |= {f"{folder}: {name}": entry for name, entry in found.items()}
     print(write_report(first, summary, *others, out=arguments.out))
 
 

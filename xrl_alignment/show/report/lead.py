@@ -22,7 +22,7 @@ def lead(runs: Mapping[str, Path], evaluations: Mapping[str, Mapping[str, Any]])
         value = free if free is not None else admissible
         if isinstance(value, float):
             interval = entry.get(kind[1])
-            score = f"{name.replace('_', ' ')} {value:.2f}{kind[0]}"
+            score = f"{name} {value:.2f}{kind[0]}"
             scores.append(score + (f" ({between(interval)})" if interval else ""))
     if scores:
         sentences.append(f"Success in evaluations, of games that are each played once: {'; '.join(scores)}.")

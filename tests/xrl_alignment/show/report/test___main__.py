@@ -20,6 +20,15 @@ def test_the_page_holds_the_summary_of_the_run(tmp_path: Path, capsys: pytest.Ca
     assert "0.38" in (run / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_second_folder_s_evaluations_stand_beside_the_first_one_s(tmp_path: Path) -> None:
+    for name, rate in (("a/demo", 0.31), ("b/demo", 0.92)):
+        run = make_run(tmp_path / name)
+        (run / "summary.json").write_text(json.dumps({"bc_valid_seen": {"success": rate}, "seed": 42}))
+    main([str(tmp_path / "a/demo"), str(tmp_path / "b/demo")])
+    page = (tmp_path / "a/demo/report.html").read_text(encoding="utf-8")
+    assert f"bc_valid_seen 0.31; {tmp_path}/b/demo: bc_valid_seen 0.92." in page
+
+
 @pytest.mark.parametrize(
     ("content", "reason"), [("", "is not JSON"), ("[1]", "is no summary: it holds a list"), ("{", "is not JSON")]
 )
