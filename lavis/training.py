@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from lavis.common.errors import ConfigError, DivergedError
 
+LEAST_SCALE = 2.0**-10  # of float16's losses; from PyTorch's first, 2^16, 26 updates in a row are left out before
+
 
 class Updater:
     """Makes the updates of `parameters` by `optimizer`, from losses that are added one after the other.
@@ -29,9 +31,9 @@ class Updater:
     `half` says that gradients are computed in float16. `average` replaces each gradient by its mean over the processes
     of a group (`Replicas.average_gradients`). `max_norm` is the largest norm of an update's gradient; 0: any norm.
 
-    A loss or gradient that is not finite raises DivergedError before the weights change. Its text is "the loss is nan"
-    followed by what the argument `where` of the method returns: the place in the run, and how to fix it. `half` with
-    weights in float16 is a ConfigError.
+    A loss or gradient that is not finite raises DivergedError before the weights change; with `half` a gradient does so
+    once it is not finite at any scale. The error's text is "the loss is nan" followed by what the argument `where` of
+    the method returns: the place in the run, and how to fix it. `half` with weights in float16 is a ConfigError.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Updater:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.discard()
+        if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
+            raise DivergedError(f"the gradient is not finite, however small its scale {where()}")
 
     def discard(self) -> None:
         """Forget gradients that were added: after an error half an update must not join the next one."""

@@ -60,7 +60,7 @@ class EvalSampler(Sampler[int]):
     """Every `world_size`-th index from `rank` on; all processes get equally many.
 
     If the length does not divide, the last ones are padded with early indices: results are merged by index
-    (`BaseTask.after_evaluation`), so every sample counts once, and processes that must compute in step (FSDP) do.
+    (`StudentTask.after_evaluation`), so every sample counts once, and processes that must compute in step (FSDP) do.
     """
 
     def __init__(self, length: int, *, rank: int = 0, world_size: int = 1) -> None:

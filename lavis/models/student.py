@@ -74,7 +74,7 @@ class Decoding:
     """
 
     use_nucleus_sampling: bool = False
-    num_beams: int = 5  # 1: greedy
+    num_beams: int = 5  # 1: greedy, or plain sampling; above 1 `use_nucleus_sampling` draws within a beam search
     max_length: int = 256
     min_length: int = 1
     top_p: float = 0.9

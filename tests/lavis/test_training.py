@@ -111,3 +111,13 @@ def test_float16_scales_changes_no_update_and_leaves_out_one_that_overflows(max_
     other.update(where)
     assert all(torch.equal(before[name], value) for name, value in scaled.state_dict().items())
     assert other.scaler.get_scale() == scale / 2 and all(p.grad is None for p in scaled.parameters())
+
+
+def test_float16_gradients_that_are_finite_at_no_scale_are_an_error() -> None:
+    """A training whose loss is finite and whose gradient is NaN went on to its end and changed nothing."""
+    model, updater = made(half=True)
+    with pytest.raises(DivergedError, match="^the gradient is not finite, however small its scale in batch 7"):
+        for _ in range(40):
+            add(model, updater, ROWS)
+            model.bias.grad[1] = float("nan")
+            updater.update(where)

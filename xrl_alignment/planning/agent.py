@@ -20,7 +20,7 @@ from xrl_alignment.runs.checkpoint import load_checkpoint, restore_model, save_c
 from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.settings.planning import AgentTraining
 
-MAX_DESCRIPTION = 64  # tokens
+MAX_DESCRIPTION = 64  # tokens, of which a BOS counts as one
 
 
 class LearningAgent:

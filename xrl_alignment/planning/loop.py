@@ -81,6 +81,8 @@ class Loop:
             max_steps=config.run.max_steps,
             blank_frames=config.environment.blank_frames,
             tell_objects=config.environment.tell_objects,
+            by_type=config.environment.name_by == "type",
+            repeat_limit=config.run.repeat_limit,
             seed=config.run.seed,
         )
         self.planner = planner

@@ -29,10 +29,10 @@ from xrl_alignment.planning.follower import PlanFollower
 from xrl_alignment.planning.planners.base import Planner, PlanQuestion
 from xrl_alignment.planning.reports import Sight, described
 from xrl_alignment.play.evaluation.metrics import EpisodeResult
-from xrl_alignment.play.rollouts.episode import STUCK_AFTER, THOUGHT_FEEDBACK, Episode
+from xrl_alignment.play.rollouts.episode import THOUGHT_FEEDBACK, Episode
 from xrl_alignment.play.rollouts.play import Turn, play
 from xrl_alignment.runs.transitions import Transition, with_feedback
-from xrl_alignment.settings.planning import PlanRules
+from xrl_alignment.settings.planning import LoopRunConfig, PlanRules
 
 
 class SightQuestion(NamedTuple):
@@ -44,13 +44,15 @@ class SightQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """How games are played with a planner: its rules, noise on its reports, step limit, what the agent is shown."""
+    """How games are played with a planner: its rules, noise on its reports, when they end, what the agent is shown."""
 
     rules: PlanRules = field(default_factory=PlanRules)
     report_severity: int = 0
     max_steps: int = MAX_STEPS
     blank_frames: bool = False
     tell_objects: bool = True
+    by_type: bool = False  # texts name objects without numbers (`environment.name_by=type`)
+    repeat_limit: int = LoopRunConfig.repeat_limit  # equal actions in a row that end an agent's game as stuck; 0: never
     seed: int = 0
 
 
@@ -125,7 +127,7 @@ class PlanningPlayer:
                 agent.act,
                 witness=agent.witness,
                 max_steps=self.settings.max_steps,
-                repeat_limit=STUCK_AFTER if self.agent else 0,
+                repeat_limit=self.settings.repeat_limit if self.agent else 0,
             )
         follower = agent.follower(episode)
         # Why it ended: the first of these that holds.
@@ -207,7 +209,7 @@ class PlannedAgent:
             # The text ends with the action, without the engine's answer: that is what the agent is to write.
             prompt = player.write_prompt(episode.text, (), episode.steps[:-1]) + action
             image = turn.frame(blank=player.settings.blank_frames)
-            seen = described((yield SightQuestion(prompt, image)))
+            seen = described((yield SightQuestion(prompt, image)), by_type=player.settings.by_type)
         follower.observe(action, turn.now.text, seen, told)
 
 

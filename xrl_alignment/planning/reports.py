@@ -7,6 +7,7 @@ engine would list what is there. The objects named in it are compared with those
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from alfworld_native.experts.belief import Belief
 from alfworld_native.language.feedback import OPEN, SURFACE, whole_sentences
 from alfworld_native.language.sentences import names_in, process_ob
 
-_NAME = re.compile(r"[a-z]+ \d+")
+_NAME, _TYPE = re.compile(r"[a-z]+ \d+"), re.compile(r"[a-z]+")
 
 
 @dataclass
@@ -26,11 +27,15 @@ class Sight:
     right: int = 0
 
     def add(self, named: Iterable[str], there: Iterable[str]) -> None:
-        """Count one description."""
-        named, there = set(named), set(there)
-        self.named += len(named)
-        self.there += len(there)
-        self.right += len(named & there)
+        """Count one description, and what was there; the names of both as the environment's texts have them."""
+        # A name with a number is one object, however often it is named; of a type alone each mention is another one.
+        counts = [
+            Counter({name: 1 if " " in name else times for name, times in Counter(names).items()})
+            for names in (named, there)
+        ]
+        self.named += counts[0].total()
+        self.there += counts[1].total()
+        self.right += (counts[0] & counts[1]).total()
 
     def merge(self, other: Sight) -> None:
         """Count the descriptions of another episode, too."""
@@ -49,14 +54,16 @@ class Sight:
         return self.right / self.there if self.there else None
 
 
-def described(text: str) -> list[str]:
+def described(text: str, *, by_type: bool = False) -> list[str]:
     """The objects that a description names: those of the first sentence of `text` that lists any, cut off or not.
 
-    Only names count: a model that has hardly learned to describe writes `a 3`, or repeats a number.
+    Only names count, with `by_type` those of types: a model that has hardly learned to describe writes `a 3`, or
+    repeats a number.
     """
     # The model may go on with the next action ("\\n> …"), or be cut off: the text up to there, as a whole sentence.
     match = _listing(text.partition("\n>")[0].rstrip(".") + ".")
-    names = [_NAME.match(name) for name in names_in(match[2])] if match else []
+    form = _TYPE if by_type else _NAME
+    names = [form.match(name) for name in names_in(match[2])] if match else []
     return [name[0] for name in names if name]
 
 
@@ -66,8 +73,8 @@ def lists_objects(feedback: str) -> bool:
 
 
 def in_view(belief: Belief) -> list[str]:
-    """The objects at the agent's place, as the text world has told them."""
-    return [thing for thing, place in belief.place.items() if place in belief.here]
+    """The objects at the agent's place, as the text world has told them: by type, if its texts name no numbers."""
+    return [belief.said(thing) for thing, place in belief.place.items() if place in belief.here]
 
 
 def write_report(report: str, heard: Sequence[str], seen: Sequence[str] | None, note: str = "") -> str:

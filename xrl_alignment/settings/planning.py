@@ -21,7 +21,7 @@ from xrl_alignment.settings.checks import (
 from xrl_alignment.settings.endpoint import EndpointConfig
 from xrl_alignment.settings.environment import SEVERITY
 from xrl_alignment.settings.fields import Section, setting
-from xrl_alignment.settings.schema import LEARN_FROM, PROBABILITIES, EnvironmentConfig, PolicyConfig
+from xrl_alignment.settings.schema import LEARN_FROM, PROBABILITIES, REPEATS, EnvironmentConfig, PolicyConfig
 
 ABLATIONS = (
     "no_replanning",
@@ -131,6 +131,12 @@ class LoopRunConfig(AgentTraining):
         may_change=True,
     )
     max_steps: int = setting(50, "steps after which an episode ends", at_least(1))
+    repeat_limit: int = setting(
+        5,
+        "the same action of the agent this often in a row ends its game as stuck, in training and in evaluations; 0: "
+        "never",
+        REPEATS,
+    )
     device: str = setting("auto", "where the models run; `auto` takes a GPU if there is one", DEVICE, may_change=True)
     max_batch: int = setting(32, "games that are played at once", at_least(1))
     num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", between(0, 1024), may_change=True)
@@ -187,7 +193,7 @@ class PlannerTraining(Section, section="planner"):
     dpo_epochs: int = setting(1, "passes of DPO over the failed plans and their corrections", at_least(0))
     targets: str = setting(
         "corrections",
-        "which plans the supervised passes learn: own ones that were carried out to a win, else the explorer's "
+        "which plans are learned, and DPO's chosen ones: own ones that were carried out to a win, else the explorer's "
         "(`corrections`); "
         "or, in games that were won, what was carried out from the plan on (`hindsight`: the corrected sequence of "
         "EMAC+'s eq. 3, for which no expert is needed)",
@@ -274,6 +280,9 @@ class PlannerConfig(EndpointConfig, PlannerTraining, PlanRules):
         check_has_effect("planner.grounded", self.grounded, valid, "planner.name=local")
         valid = not self.kept_prompts_mib or self.name == "local"
         check_has_effect("planner.kept_prompts_mib", self.kept_prompts_mib, valid, "planner.name=local")
+        for name in ("replan_not_found", "replan_seen"):
+            valid = getattr(self, name) or self.feedback == "rules"
+            check_has_effect(f"planner.{name}", getattr(self, name), valid, "planner.feedback=rules")
         valid = not self.learn_feedback or self.feedback == "questions"
         check_has_effect("planner.learn_feedback", self.learn_feedback, valid, "planner.feedback=questions")
         given = self.handover

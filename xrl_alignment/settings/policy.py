@@ -41,8 +41,10 @@ class PolicyConfig(Section, section="policy"):
         "decides, and so it does for both lengths below",
         between(1, 1024),
     )
-    max_length: int = setting(128, "tokens of an answer, at most", at_least(2))
-    min_length: int = setting(1, "tokens of an answer, at least; not above `max_length`", at_least(0))
+    max_length: int = setting(128, "tokens of an answer, at most; a BOS before it counts as one", at_least(2))
+    min_length: int = setting(
+        1, "tokens of an answer, at least; a BOS before it counts as one; not above `max_length`", at_least(0)
+    )
     skip_rejected: bool = setting(
         False,
         "a command that the environment has rejected since it last carried one out is not given again: the next best "

@@ -222,7 +222,9 @@ class EvaluateRunConfig(Section, section="run"):
 
 @dataclass(frozen=True)
 class ExpertConfig(EndpointConfig, section="expert"):
-    """The source of labels. All but `name` is for `openai`, a language model behind an endpoint (docs/teacher.md)."""
+    """The source of labels. All but `name`, `max_missing_labels` and `notes` is for `openai`, a language model behind
+    an endpoint (docs/teacher.md).
+    """
 
     name: str = setting(
         "explorer",

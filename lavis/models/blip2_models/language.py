@@ -233,12 +233,14 @@ def require_room(llm: PreTrainedModel, image_tokens: Tensor, prompts: Prompts, a
     """
     # Not every config has it: BLOOM's positions (ALiBi) have no limit.
     limit = getattr(llm.config, "max_position_embeddings", None)
-    longest = max(range(len(prompts)), key=lambda n: len(prompts[n]))
-    answer = answers if isinstance(answers, int) else max(len(ids) for group in answers for ids in group)
-    need = image_tokens.shape[1] + len(prompts[longest]) + answer
+    longest = [
+        answers if isinstance(answers, int) else max(map(len, answers[n]), default=0) for n in range(len(prompts))
+    ]
+    row = max(range(len(prompts)), key=lambda n: len(prompts[n]) + longest[n])
+    need = image_tokens.shape[1] + len(prompts[row]) + longest[row]
     if limit is not None and need > limit:
         raise ConfigError(
-            f"prompt {longest} has {len(prompts[longest])} tokens; with {image_tokens.shape[1]} image tokens and "
-            f"{answer} of the answer that is {need}, and the language model has {limit} positions: shorten the "
+            f"prompt {row} has {len(prompts[row])} tokens; with {image_tokens.shape[1]} image tokens and "
+            f"{longest[row]} of the answer that is {need}, and the language model has {limit} positions: shorten the "
             "prompt or max_length"
         )

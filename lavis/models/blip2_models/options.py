@@ -67,7 +67,9 @@ class Blip2EmacKeys(Section, section="model"):
     mix_ratio: float = setting(0.5, "weight of the cloning loss beside DPO's (method.md)", at_least(0))
     prompt: str = setting("", "prompt of samples that bring none")
     max_txt_len: int = setting(128, "tokens of a prompt, at most", at_least(1))
-    max_output_txt_len: int = setting(256, "tokens of an answer that is learned, at most", at_least(2))
+    max_output_txt_len: int = setting(
+        256, "tokens of an answer that is learned, and its end, at most; a BOS before it counts as one", at_least(2)
+    )
     freeze_llm: bool = setting(True, "the language model does not train")
     freeze_ln_vision: bool | None = setting(
         None,

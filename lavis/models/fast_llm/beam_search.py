@@ -131,7 +131,8 @@ def beam_search(
         running = found.chosen(index)
         running.scores = running.scores + running.ended * _NEVER
 
-        # 5. Stop if no open answer can beat the worst of B ended ones: its score only falls while it grows.
+        # 5. Stop if no open answer, as long as it is now, beats the worst of B ended ones: Transformers' rule
+        # (`early_stopping=False`). Its sum only falls while it grows; with a length_penalty above 0 its score may rise.
         best_possible = running.scores[:, :1] / length**settings.length_penalty
         worst = torch.where(done.ended, done.scores.min(dim=1, keepdim=True).values, _NEVER)
         hopeful = hopeful & (best_possible > worst).any(dim=1, keepdim=True)

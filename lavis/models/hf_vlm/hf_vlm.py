@@ -186,7 +186,7 @@ class HfVlm(StudentModel):
         self.require_sources()
         batch = joined([self._read(question) for question in questions], self.chat.pad_id)
         length = batch["input_ids"].shape[1]
-        beams = 1 if options.use_nucleus_sampling else options.num_beams
+        beams = options.num_beams
         # `top_k=0` is none: with None, Transformers takes its own default, the 50 most probable tokens. The settings of
         # sampling are None for a search, for which Transformers would warn of them.
         # What is None here is Transformers' default: the folder's generation_config.json is left out (`__init__`).
@@ -220,6 +220,8 @@ class HfVlm(StudentModel):
         """Summed log-probability of each candidate and its end; the prompt is computed once for all of them."""
         if len(candidates) != len(questions):
             raise ValueError(f"score: {len(candidates)} lists of candidates for {len(questions)} samples")
+        if not any(candidates):  # an empty batch has no longest row
+            return [[] for _ in candidates]
         # Questions may have different numbers of candidates: one flat list, cut again into its groups.
         flat = self._summed(questions, candidates).tolist()
         ends = [sum(map(len, candidates[: n + 1])) for n in range(len(candidates))]

@@ -277,6 +277,11 @@ def test_a_mistake_is_told_before_there_is_a_folder(option: str, text: str, opti
         ("environment.report_severity=5", "environment.report_severity: 5 is not a number from 0 to 4"),
         ("planner={name: explorer, feedback: questions, report: none}", "the explorer reads the engine"),
         ("planner.learn_feedback=true", "planner.learn_feedback: True has no effect unless planner.feedback=questions"),
+        (
+            "planner={feedback: questions, replan_seen: false}",
+            "planner.replan_seen: False has no effect unless planner.fe",
+        ),
+        ("run.repeat_limit=1", "run.repeat_limit: 1 is not 0 .off. or at least 2"),
         ("planner.handover=vllm", "planner.handover: 'vllm' has no effect unless planner.name=endpoint"),
         ("planner.reprt=text", "did you mean 'planner.report'"),
         ("planner.max_cost_usd=1", "planner.max_cost_usd: 1.0 has no effect unless planner.price_prompt or planner"),

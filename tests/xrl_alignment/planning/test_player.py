@@ -16,9 +16,9 @@ from xrl_alignment.play.rollouts.sequential import SequentialExecutor
 from xrl_alignment.settings.planning import PlanRules
 
 
-def play(games, answerer, settings: PlanSettings | None = None, text_noise: float = 0.0, **options):
+def play(games, answerer, settings: PlanSettings | None = None, text_noise: float = 0.0, name_by="number", **options):
     options = {"agent": False, **options}
-    environment = partial(make_environment, "native", text_noise=text_noise)
+    environment = partial(make_environment, "native", text_noise=text_noise, name_by=name_by)
     player = PlanningPlayer(environment, settings or PlanSettings(), **options)
     with SequentialExecutor(4) as executor:
         return [one.value for one in executor.run(player, games, answer=answerer)]
@@ -109,6 +109,25 @@ def test_descriptions_are_asked_of_the_frame_after_the_action(games) -> None:
     )
     assert played.sight.named == len(asked) and played.sight.right == 0
     assert any("I see unicorn 1." in report for call in played.calls for _, report in call["history"])
+
+
+def test_objects_without_numbers_are_described_and_counted(games) -> None:
+    """Of names without a number the planner was told "I see nothing.", and none counted."""
+
+    def describe(prompts, images):
+        return ["On the desk 1, you see a unicorn, and a unicorn."] * len(prompts)
+
+    settings = PlanSettings(PlanRules(report="image"), max_steps=6, by_type=True)
+    (played,) = play(games[:1], Answerer(ExplorerPlanner(), describe=describe), settings, name_by="type")
+    assert any("I see unicorn, unicorn." in report for call in played.calls for _, report in call["history"])
+    assert played.sight.named > 0 and played.sight.named % 2 == 0 and played.sight.there > 0
+
+
+def test_an_agent_that_repeats_itself_ends_its_game_as_stuck(games, scripted) -> None:
+    for limit, actions in ((0, 7), (2, 2)):
+        settings = PlanSettings(max_steps=7, repeat_limit=limit)
+        (played,) = play(games[:1], Answerer(ExplorerPlanner(), scripted("look")), settings, agent=True)
+        assert played.result.actions == actions and played.ended == ("stuck" if limit else "steps")
 
 
 def test_blank_frames_are_what_the_agent_acts_on_and_describes(games, scripted) -> None:

@@ -39,6 +39,18 @@ def test_a_description_ends_where_the_model_goes_on_to_act() -> None:
     assert described("Nothing happens.") == described("") == []
 
 
+def test_types_without_numbers_are_counted_as_often_as_they_are_named() -> None:
+    text = "On the desk 1, you see a mug, a mug, and a pen."
+    assert described(text) == [], "names without a number are none"
+    assert described(text, by_type=True) == ["mug", "mug", "pen"]
+    belief = Belief(["desk 1"])
+    belief.observe("go to desk 1", f"You arrive at desk 1. {text}")
+    assert sorted(in_view(belief)) == ["mug", "mug", "pen"]
+    sight = Sight()
+    sight.add(["mug", "mug", "mug", "cup"], in_view(belief))
+    assert (sight.named, sight.there, sight.right) == (4, 3, 2)
+
+
 def test_precision_and_recall_against_the_text_world() -> None:
     belief = Belief(["desk 1", "bed 1"])
     belief.observe("go to bed 1", "You arrive at bed 1. On the bed 1, you see a pillow 1.")

@@ -36,7 +36,7 @@ class InProcessPolicy:
         decode: str = "free",
         num_beams: int = 5,
         max_length: int = 128,
-        min_length: int = 5,
+        min_length: int = 1,
         max_batch: int = 32,
         skip_rejected: bool = False,
         skip_visited: bool = False,

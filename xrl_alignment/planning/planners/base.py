@@ -9,7 +9,6 @@ each of its actions: two questions, to each of which it answers yes or no.
 
 from __future__ import annotations
 
-import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -115,19 +114,29 @@ JUDGE_SYSTEM = (
     "the task? For example: yes, no: the fridge has no apple."
 )
 _ANSWER = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+_NEXT_ANSWER = re.compile(
+    r"(?:^[\s,/]*(?:and )?|[.!?;]\s*)(yes|no)\b", re.IGNORECASE
+)  # behind the first, or a sentence's
 MAX_JUDGEMENT = 500  # characters that are read of an answer
 
 
 def read_judgement(text: str) -> Judgement:
-    """The answer to `QUESTIONS`: its first two words that are yes or no, and what follows them."""
+    """The answer to `QUESTIONS`: its first two words that are yes or no, and what follows them.
+
+    If the text begins with the first, the second follows at once or begins a sentence: "yes: the fridge has no apple"
+    has one.
+    """
     # A reasoning model's block may hold any number of "yes" and "no" before the answer.
     line = " ".join(without_reasoning(text)[:MAX_JUDGEMENT].split())
-    found = list(itertools.islice(_ANSWER.finditer(line), 2))
-    said: list[bool | None] = [one[1].lower() == "yes" for one in found]
-    # A single word answers the first question; what was not answered gives up no plan.
-    said += [None] * (2 - len(said))
-    comment = line[found[-1].end() :].strip(" ,.:;-") if len(found) == 2 else ""
-    return Judgement(said[0], said[1], comment)
+    first = _ANSWER.search(line)
+    if not first:
+        return Judgement(None, None, "")
+    rest = line[first.end() :]
+    second = (_ANSWER if re.search(r"\w", line[: first.start()]) else _NEXT_ANSWER).search(rest)
+    executed = first[1].lower() == "yes"
+    if not second:  # a single word answers the first question; what was not answered gives up no plan
+        return Judgement(executed, None, "")
+    return Judgement(executed, second[1].lower() == "yes", rest[second.end() :].strip(" ,.:;-"))
 
 
 def plan_prompt(

@@ -3,9 +3,9 @@
 - Supervised: the planner's own plans that are just what was carried out to the end of a game that was won, and in place
   of every other plan the explorer's for the same state; or, as in EMAC+'s eq. 3 (arXiv:2505.19905), what was carried
   out from the plan on in a game that was won (`targets=hindsight`).
-- DPO (Rafailov et al. 2023, arXiv:2305.18290): if the planner's own plan failed (it was given up or did not suffice,
-  or the game was lost), the explorer's plan is chosen and its own is rejected; the reference is the adapter as it was
-  before.
+- DPO (Rafailov et al. 2023, arXiv:2305.18290): if the planner's own plan failed (it was not valid, was given up or did
+  not suffice, or the game was lost), its own is rejected, and what is learned in its place is chosen (with `hindsight`
+  a lost game has nothing in its place); the reference is the adapter as it was before.
 
 Both change the adapter alone.
 """
@@ -100,7 +100,7 @@ def train_planner(
 
     def supervised(planner: LocalPlanner, batch: Sequence[PlanExample]) -> Tensor:
         # -sum log pi(plan | question) / tokens, over all tokens of the batch's plans.
-        sums, counts = answer_logps(planner, [(one.question, one.chosen) for one in batch])
+        sums, counts = plan_logps(planner, [(one.question, one.chosen) for one in batch])
         return -sums.sum() / counts.sum()
 
     if examples and settings.epochs:
@@ -182,13 +182,14 @@ def _batches(examples: Sequence[PlanExample], size: int, draw: random.Random) ->
 
 def _pair_logps(planner: LocalPlanner, batch: Sequence[PlanExample]) -> tuple[Tensor, Tensor]:
     both = [(one.question, one.chosen) for one in batch] + [(one.question, one.rejected) for one in batch]
-    sums, counts = answer_logps(planner, both)
+    sums, counts = plan_logps(planner, both)
     chosen, rejected = (sums / counts).split(len(batch))
     return chosen, rejected
 
 
-def answer_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]) -> tuple[Tensor, Tensor]:
+def plan_logps(planner: LocalPlanner, rows: Iterable[tuple[PlanQuestion, str]]) -> tuple[Tensor, Tensor]:
     """Sum of the log-probabilities of each plan's tokens, its EOS included, and their number: two tensors (N,)."""
+    # By the model's own forward pass, not by `fast_llm.row_logps`: a planner's head may scale or cap its logits.
     encoded = []
     for question, plan in rows:
         prompt = planner.encode(planner.prompt(question))

@@ -27,7 +27,7 @@ from xrl_alignment.play.rollouts.episode import Episode
 from xrl_alignment.play.rollouts.play import Turn, ask_expert, play, play_expert
 from xrl_alignment.runs.transitions import NO_IMAGE, Transition, with_feedback, write_episode
 
-ATTEMPT_STEPS = 12  # of an attempt that a memory is written of, at most: most games take the explorer fewer
+ATTEMPT_STEPS = 12  # of an attempt that a memory is written of, fewer than these: most games take the explorer fewer
 
 
 class CollectingPlayer:

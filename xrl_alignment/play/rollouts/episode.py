@@ -12,7 +12,9 @@ from xrl_alignment.agents.language.history import EpisodeTrace
 from xrl_alignment.agents.language.prompt import opening
 
 THOUGHT_FEEDBACK = "OK."  # ReAct's answer to a thought (Yao et al. 2023)
-STUCK_AFTER = 5  # repeats of an action that end an evaluation's episode: a greedy policy would repeat it for ever
+STUCK_AFTER = (
+    5  # equal actions in a row that end a game of the demo's evaluations: a greedy policy would go on for ever
+)
 
 
 @dataclass(kw_only=True)

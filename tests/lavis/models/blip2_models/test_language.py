@@ -220,6 +220,8 @@ class TestRoom:
             return
         with pytest.raises(ValueError, match="prompt 1 has 28 tokens; with 8 image tokens and 5 of the answer"):
             language.require_room(llm, image_tokens, [[1] * 3, [1] * 28], [[[1], [1] * 5]] * 2)
+        # Each prompt has its own answers: the longest prompt's are short, and one that is asked nothing has none.
+        language.require_room(llm, image_tokens, [[1] * 3, [1] * 28, [1] * 32], [[[1] * 29], [[1] * 4], []])
 
 
 class TestTrainingTheLanguageModel:

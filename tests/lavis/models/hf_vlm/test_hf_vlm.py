@@ -95,6 +95,7 @@ def test_a_batch_says_what_single_questions_say(family: str, build: Build, quest
         assert scores == pytest.approx(model.score([question], [group])[0], abs=1e-4)
         logps = model.answer_logps([question], [group], mean=False)[0]
         assert scores == pytest.approx(logps.tolist(), abs=1e-4)
+    assert model.score(questions[:2], [[], []]) == [[], []]
 
 
 def test_the_penalty_for_repetition_is_for_new_tokens_alone(

@@ -10,7 +10,7 @@ import torch
 
 from lavis.common.errors import DivergedError
 from xrl_alignment.planning.planners.base import PlanQuestion
-from xrl_alignment.planning.planners.learning import PlanExample, _batches, answer_logps, examples_of, train_planner
+from xrl_alignment.planning.planners.learning import PlanExample, _batches, examples_of, plan_logps, train_planner
 from xrl_alignment.settings.planning import PlannerTraining
 
 GOAL = "You are in the middle of a room. you see a desk 1.\nYour task is to: put a pen in desk."
@@ -91,7 +91,7 @@ def test_a_batch_has_questions_of_like_length_and_all_are_read() -> None:
 
 def logp(planner, plan: str) -> float:
     with torch.no_grad():
-        sums, _ = answer_logps(planner, [(QUESTION, plan)])
+        sums, _ = plan_logps(planner, [(QUESTION, plan)])
     return float(sums)
 
 
@@ -128,7 +128,7 @@ def test_the_mean_loss_counts_every_pair_once_also_those_of_a_smaller_batch(loca
     settings = PlannerTraining(epochs=0, dpo_epochs=1, dpo_lr=0.0, batch_size=2)
     found = train_planner(planner, pairs, settings)["dpo"]
     with torch.no_grad():
-        sums, counts = answer_logps(planner, [(QUESTION, one.chosen) for one in pairs])
+        sums, counts = plan_logps(planner, [(QUESTION, one.chosen) for one in pairs])
     # The policy is its own reference: log 2 of DPO's term, and the cloning term by its default weight.
     assert found == pytest.approx(math.log(2) - 0.5 * (sums / counts).mean().item(), abs=1e-4)
 
@@ -159,7 +159,7 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(local_planner, dtyp
 
     rows = [(QUESTION, CHOSEN), (PlanQuestion("x"), REJECTED), (QUESTION, "take pen")]
     with torch.no_grad():
-        sums, counts = answer_logps(planner, rows)
+        sums, counts = plan_logps(planner, rows)
         planner.model.float()
         for row, (question, plan) in enumerate(rows):
             prompt, answer = planner.encode(planner.prompt(question)), planner.encode_plan(plan)
@@ -171,7 +171,7 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass(local_planner, dtyp
 def test_log_probabilities_do_not_depend_on_the_batch(local_planner) -> None:
     planner = local_planner()
     with torch.no_grad():
-        sums, counts = answer_logps(planner, [(QUESTION, CHOSEN), (PlanQuestion("x"), REJECTED)])
+        sums, counts = plan_logps(planner, [(QUESTION, CHOSEN), (PlanQuestion("x"), REJECTED)])
     assert float(sums[0]) == pytest.approx(logp(planner, CHOSEN), abs=1e-4)
     assert int(counts[0]) == len(planner.tokenizer.encode(CHOSEN)) + 1
 

@@ -15,7 +15,7 @@ from lavis.models.blip2_models.text import load_llm_tokenizer
 from lavis.models.fast_llm import KeptPrompts
 from tests.tiny_checkpoints import write_llama
 from xrl_alignment.planning.planners.base import PlanAnswer, PlanQuestion
-from xrl_alignment.planning.planners.learning import PlanExample, answer_logps, train_planner
+from xrl_alignment.planning.planners.learning import PlanExample, plan_logps, train_planner
 from xrl_alignment.planning.planners.local import AdapterError, LocalPlanner
 from xrl_alignment.settings.planning import PlannerTraining
 
@@ -129,7 +129,7 @@ def test_question_and_plan_are_one_text_for_a_real_tokenizer(tmp_path) -> None:
     tokenizer = planner.tokenizer
     whole = [tokenizer.bos_id, *tokenizer.encode(prompt + plan), tokenizer.eos_id]
     assert planner.encode(prompt) + planner.encode_plan(plan) == whole
-    sums, counts = answer_logps(planner, [(QUESTIONS[0], plan)])
+    sums, counts = plan_logps(planner, [(QUESTIONS[0], plan)])
     at = len(planner.encode(prompt))
     logps = planner.model(torch.tensor([whole])).logits[0, at - 1 : -1].log_softmax(-1)
     want = logps[range(len(whole) - at), whole[at:]].sum()

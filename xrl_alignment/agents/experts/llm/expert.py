@@ -45,8 +45,8 @@ class LLMExpert:
         """See `Expert`; `task_type` chooses the worked examples, the task sentence does if there is no known type."""
         self._intro = intro
         self._memories = tuple(memories)
-        # ALFWorld's task type: from a game id that begins with one. Generated games and other engines have ids without
-        # a type; the task's words tell it.
+        # ALFWorld's task type: from a game id that begins with one. Other engines may have ids without a type; the
+        # task's words tell it.
         if not task_type.startswith(tuple(PREFIXES)):
             task = parse_task(parse_opening(intro)[1])
             task_type = "pick_and_place"
