@@ -170,7 +170,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add("--only", default="", metavar="WORD", help="store the states whose label begins with WORD alone (take)")
     add("--tokenizer", default="tiny", help="whose tokens the prompts are measured in: tiny, or a model's folder")
-    add("--budget", type=int, default=1023, help="longest prompt in tokens (the model's max_txt_len - 1)")
+    add(
+        "--budget",
+        type=int,
+        default=1023,
+        help="longest prompt in tokens (the model's max_txt_len - 1); room, task and the newest step always stay",
+    )
     return parser.parse_args(argv)
 
 

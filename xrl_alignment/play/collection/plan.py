@@ -73,7 +73,9 @@ class Plan:
     def __post_init__(self) -> None:
         """Check values and combinations."""
         if self.num_games < 0 or self.max_steps < 1 or self.budget < 1:
-            raise ConfigError("--num-games must be 0 (all) or more, --max-steps and --budget at least 1")
+            raise ConfigError(
+                "--num-games must be 0 (all) or more, --max-steps 0 (the split's) or more, --budget at least 1"
+            )
         if self.levels and (longest := horizon_of(read_mixture(self.levels))) > self.max_steps:
             raise ConfigError(f"--max-steps {self.max_steps} is less than the longest horizon of --levels: {longest}")
         if self.levels and (self.env != "household" or self.split not in HOUSEHOLD_SPLITS):

@@ -33,8 +33,8 @@ def page(rows: Sequence[Row]) -> str:
         groups.setdefault(key, []).append(row)
     parts = [
         "# Scores",
-        f"{len(rows)} results of `evaluate.py`, none left out. Compare only within a table. Steps are the mean over "
-        "solved games; *rejected* is the share of actions that were not admissible.",
+        f"{len(rows)} {'result' if len(rows) == 1 else 'results'} of `evaluate.py`, none left out. Compare only within "
+        "a table. Steps are the mean over solved games; *rejected* is the share of actions that were not admissible.",
     ]
     for (protocol, split, games_hash, engine, max_steps, repeats), group in groups.items():
         stuck = f", over after {repeats} equal actions" if repeats else ""

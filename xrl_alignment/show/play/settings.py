@@ -8,7 +8,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,10 @@ def set_up(
     for option in options:
         section, _, key = option.partition("=")[0].strip().partition(".")
         if section == "environment" and key and key not in (*_SHOWN, *_OF_THE_AGENT):
+            from xrl_alignment.settings.environment import EnvironmentConfig  # it is in the extra `train`
+
+            if key not in (known.name for known in fields(EnvironmentConfig)):
+                continue  # misspelt: `read_settings` says what may be meant
             fix = f"use {_FLAGS[key]}" if key in _FLAGS else f"use {', '.join(_FLAGS.values())} to choose games"
             raise ConfigError(f"--options {option} has no effect here; {fix}")
     split = split or ("household_heldout" if environment == "household" else "valid_seen")

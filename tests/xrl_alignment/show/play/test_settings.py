@@ -65,6 +65,11 @@ def test_options_that_choose_games_are_refused(games, option, fix):
         set_up(**games, options=[option])
 
 
+def test_a_misspelt_option_is_told_what_may_be_meant(games):
+    with pytest.raises(ConfigError, match="did you mean 'environment.show_ids'"):
+        set_up(**games, options=["environment.show_id=false"])
+
+
 def test_an_expert_may_be_absent_but_not_unknown(games):
     assert set_up(**games, expert="none").new_game(1).players == ("you",)
     with pytest.raises(ConfigError, match="unknown expert 'explorr': did you mean 'explorer'"):

@@ -138,7 +138,8 @@ class Teacher:
         """Count an answer that ended before it came to anything; the first one is told: the score shows no reason."""
         if not self.endpoint.account.counts["cut"]:
             _log.warning(
-                "%s used up expert.max_answer_tokens=%d before it came to an answer: a model that reasons needs more",
+                "%s used up its tokens (expert.max_answer_tokens=%d, unless the endpoint's own limit is lower) before "
+                "it came to an answer: a model that reasons needs more",
                 self.endpoint.model,
                 self.max_answer_tokens,
             )

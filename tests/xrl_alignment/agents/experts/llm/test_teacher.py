@@ -42,7 +42,7 @@ def test_a_model_whose_reasoning_takes_all_tokens_is_told(caplog):
     assert endpoint.account.counts[
         "cut"
     ] == 2 and "answers that max_answer_tokens ended too early 2" in endpoint.account.line(0)
-    assert caplog.text.count("m used up expert.max_answer_tokens=256 before it came to an answer") == 1
+    assert caplog.text.count("m used up its tokens (expert.max_answer_tokens=256, unless") == 1
 
 
 @pytest.mark.parametrize(
