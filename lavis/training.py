@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lavis.common.errors import ConfigError, DivergedError
 
-LEAST_SCALE = 2.0**-10  # of float16's losses; from PyTorch's first, 2^16, 26 updates in a row are left out before
+LEAST_SCALE = 2.0**-10  # of float16's losses; from PyTorch's first, 2^16, 27 updates in a row are left out before
 
 
 class Updater:
