@@ -114,9 +114,8 @@ JUDGE_SYSTEM = (
     "the task? For example: yes, no: the fridge has no apple."
 )
 _ANSWER = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-_NEXT_ANSWER = re.compile(
-    r"(?:^[\s,/]*(?:and )?|[.!?;]\s*)(yes|no)\b", re.IGNORECASE
-)  # behind the first, or a sentence's
+# The second answer, in what follows the first: at once, or at the beginning of a sentence.
+_NEXT_ANSWER = re.compile(r"(?:^[\s,/]*(?:and )?|[.!?;]\s*)(yes|no)\b", re.IGNORECASE)
 MAX_JUDGEMENT = 500  # characters that are read of an answer
 
 
