@@ -222,9 +222,7 @@ class EvaluateRunConfig(Section, section="run"):
 
 @dataclass(frozen=True)
 class ExpertConfig(EndpointConfig, section="expert"):
-    """The source of labels. All but `name`, `max_missing_labels` and `notes` is for `openai`, a language model behind
-    an endpoint (docs/teacher.md).
-    """
+    """The source of labels. But for `name`, `max_missing_labels` and `notes`, all is for `openai` (docs/teacher.md)."""
 
     name: str = setting(
         "explorer",
