@@ -3,9 +3,10 @@
     python -m xrl_alignment.loops output/emac_plus/student output/emac_plus/student_1 output/emac_plus/student_2
 
 Each FOLDER is one loop's (`xrl_alignment.pipeline` with a file of configs/emac_plus/), with its ablations. A row of a
-table is one evaluation, which every loop must have: success is the mean over loops and games. Intervals are 95 %, by a
-two-way bootstrap over loops and games (`lab/results/statistics.py`), also those of a paired difference (same loop, same
-game): of a result to what the loop began with, and of an ablation, a switch or noise to the whole loop's result.
+table is one evaluation, which every loop must have: success is the mean over loops and games. Intervals are 95 %, of
+several loops by a two-way bootstrap over loops and games, of one by Wilson's over games (`lab/results/statistics.py`),
+also those of a paired difference (same loop, same game): of a result to what the loop began with, and of an ablation, a
+switch or noise to the whole loop's result.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lavis.common.errors import ConfigError, MissingFileError
 from lavis.common.files import read_json
 from lavis.common.program import run_program
 from xrl_alignment.lab.results.page import by_seed, gain, rate, span
-from xrl_alignment.lab.results.statistics import difference, grid, mean_and_interval, won_by_game
+from xrl_alignment.lab.results.statistics import difference, grid, success_and_interval, won_by_game
 from xrl_alignment.settings.planning import EmacPlusConfig
 from xrl_alignment.settings.resume import changed_settings, settings_in
 
@@ -80,7 +81,7 @@ def compare(folders: Sequence[Path]) -> dict[str, Any]:
             if games != played[0]:  # of a split's name alone the settings do not tell which games it had
                 raise ConfigError(f"{folder}: {name} is of other games than that of {folders[0]}")
         values = grid([won_by_game(each) for each in evaluations])  # (loops, games)
-        mean, low, high = mean_and_interval(values, lowest=0.0)
+        mean, low, high = success_and_interval(values)
         solved = sum(sum(won_by_game(each).values()) for each in evaluations)
         spent = [each["training_tokens"] for each in evaluations]
         rows[name] = {

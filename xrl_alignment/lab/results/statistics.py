@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,28 +26,58 @@ def grid(evaluations: Sequence[Mapping[str, bool]]) -> np.ndarray:
     return np.array([[evaluation[game] for game in games] for evaluation in evaluations], dtype=float)
 
 
-def mean_and_interval(values: np.ndarray, *, lowest: float = -1.0, seed: int = 0) -> tuple[float, float, float]:
-    """Mean of `values` (seeds, games), from `lowest` to 1, and its 95 % interval, by a bootstrap over seeds and games.
+def success_and_interval(won: np.ndarray) -> tuple[float, float, float]:
+    """Mean of `won` (seeds, games; 0 or 1) and its 95 % interval: of one seed Wilson's, of several `_drawn_interval`.
 
-    Seeds and games are drawn with replacement, independently (a two-way bootstrap: Owen 2007, arXiv:0712.1111): another
-    training run and other games would both have given other figures. Of paired differences it is the interval of the
-    mean difference; success has `lowest` 0.
+    If all games of all seeds end alike it is Wilson's, too: no draw would differ, and a width of zero is no interval.
+    Seeds play the same games, so they count as no further ones.
+    """
+    mean = float(won.mean())
+    if len(won) == 1 or mean in (0, 1):
+        return mean, *wilson_interval(int(won[0].sum()), won.shape[1])
+    return mean, *_drawn_interval(won)
 
-    If all values are equal no draw differs, and the bootstrap would call a width of zero an interval. Then Wilson's
-    interval for 0 of these games says how large a share of other games may have another value, whichever. Seeds played
-    the same games, so they are no further ones.
+
+def difference_and_interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Mean of paired differences (seeds, games; -1, 0 or 1) and its 95 % interval, of several seeds `_drawn_interval`.
+
+    Of one seed, and if all differences are equal, it is made of Wilson's intervals (l, u) for the share b of the games
+    that the first alone solves, and for the share c of those that the second alone solves (square and add, Newcombe
+    1998; with the correlation of two shares of one sample):
+
+        b - c - sqrt((b - l_b)² + (u_c - c)² - 2 r (b - l_b) (u_c - c)),    r = -sqrt(b c / ((1 - b) (1 - c)))
+
+    and the upper end likewise. Unlike a bootstrap it knows that 0 of n games may be more of other ones.
     """
     mean = float(values.mean())
-    if values.min() == values.max():
-        _, share = wilson_interval(0, values.shape[1])
-        return mean, mean - share * (mean - lowest), mean + share * (1 - mean)
-    low, high = np.quantile(_drawn_sums(values, seed) / values.size, [0.025, 0.975])
-    return mean, float(low), float(high)
+    if len(values) > 1 and values.min() < values.max():
+        return mean, *_drawn_interval(values)
+    games = values.shape[1]
+    gained, lost = int((values[0] > 0).sum()), int((values[0] < 0).sum())
+    b, c = gained / games, lost / games
+    (low_b, high_b), (low_c, high_c) = wilson_interval(gained, games), wilson_interval(lost, games)
+    r = -math.sqrt(b * c / ((1 - b) * (1 - c))) if 0 < b < 1 and 0 < c < 1 else 0.0
+
+    def width(of_b: float, of_c: float) -> float:
+        return math.sqrt(of_b**2 + of_c**2 - 2 * r * of_b * of_c)
+
+    return mean, mean - width(b - low_b, high_c - c), mean + width(high_b - b, c - low_c)
 
 
-def _drawn_sums(values: np.ndarray, seed: int = 0) -> np.ndarray:
-    """The sum of `values` (seeds, games) in each draw, (DRAWS,); the same draws for the same shape and `seed`."""
-    random = np.random.default_rng(seed)
+def _drawn_interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the mean of `values` (seeds, games), by a bootstrap over seeds and games.
+
+    Seeds and games are drawn with replacement, independently (a two-way bootstrap: Owen 2007, arXiv:0712.1111): another
+    training run and other games would both have given other figures. It is too narrow if all but a few values are
+    equal, and with few seeds.
+    """
+    low, high = np.quantile(_drawn_sums(values) / values.size, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _drawn_sums(values: np.ndarray) -> np.ndarray:
+    """The sum of `values` (seeds, games) in each draw, (DRAWS,); the same draws for the same shape."""
+    random = np.random.default_rng(0)
     # How often each seed, and each game, is in a draw.
     rows, columns = (random.multinomial(n, np.full(n, 1 / n), size=DRAWS) for n in values.shape)
     return ((rows @ values) * columns).sum(axis=1)
@@ -55,7 +86,7 @@ def _drawn_sums(values: np.ndarray, seed: int = 0) -> np.ndarray:
 def row(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a table says of one setting: success with its interval over seeds, and by seed; steps, rejected commands."""
     values = grid([won_by_game(evaluation) for evaluation in evaluations])  # (seeds, games)
-    mean, low, high = mean_and_interval(values, lowest=0.0)
+    mean, low, high = success_and_interval(values)
     episodes = [episode for evaluation in evaluations for episode in evaluation["episodes"][0]]
     # Steps of won games alone: those of a failed one say only how long it was allowed to go on.
     won = [episode["actions"] for episode in episodes if episode["won"]]
@@ -80,7 +111,7 @@ def second_trial(evaluation: Mapping[str, Any], without: Mapping[str, Any]) -> d
     # The second trial holds the failed games only; paired by game with the one without a memory.
     won, base = won_by_game(evaluation, trial=1), won_by_game(without, trial=1)
     played = grid([won, base])
-    more, low, high = mean_and_interval(played[:1] - played[1:]) if won else (0.0, 0.0, 0.0)
+    more, low, high = difference_and_interval(played[:1] - played[1:]) if won else (0.0, 0.0, 0.0)
     solved = sum(won.values())
     return {
         "failed": len(won),
@@ -98,12 +129,15 @@ def difference(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, An
     """Mean paired difference in success (same seed, same game) of two settings, and its interval."""
     won, won_by_base = _side_by_side(ours, base)
     values = won - won_by_base
-    mean, low, high = mean_and_interval(values)
+    mean, low, high = difference_and_interval(values)
     return {"difference": mean, "interval": [low, high], "by_seed": values.mean(axis=1).tolist()}
 
 
 def steps_saved(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The share of the steps of `base` that `ours` saves in the games that both solve (same seed), and its interval."""
+    """The share of the steps of `base` that `ours` saves in the games that both solve (same seed), and its interval.
+
+    The interval has no width if there are no such games (`pairs` 0), or if all take the same steps.
+    """
     # Games that both solve, (seeds, games); the interval draws seeds and games for both sums alike.
     won, won_by_base = _side_by_side(ours, base)
     both = won * won_by_base

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xrl_alignment.lab.results.statistics import difference, grid, mean_and_interval, row, second_trial, steps_saved
+from xrl_alignment.lab.results.statistics import (
+    difference,
+    difference_and_interval,
+    grid,
+    row,
+    second_trial,
+    steps_saved,
+    success_and_interval,
+)
 
 SOLVED, FAILED = {"actions": 10, "rejected": 0}, {"actions": 50, "rejected": 5}
 
@@ -16,15 +24,47 @@ def evaluation(*trials: dict[str, bool]) -> dict:
     return {"episodes": episodes, "games_hash": "abc", "split": "valid_seen", "first_trial": {"games": len(trials[0])}}
 
 
-def test_the_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
+@pytest.mark.parametrize("interval", [success_and_interval, difference_and_interval])
+def test_the_interval_of_several_seeds_is_that_of_the_two_way_bootstrap(interval) -> None:  # type: ignore[no-untyped-def]
     random = np.random.default_rng(1)
-    covered = 0
-    for i in range(60):
-        skill = 0.8 + random.normal(scale=0.03, size=(6, 1))
-        values = (random.random((6, 80)) < skill).astype(float)
-        _, low, high = mean_and_interval(values, seed=i)
-        covered += low <= 0.8 <= high
-    assert 50 <= covered <= 60
+    skill = 0.7 + random.normal(scale=0.15, size=(8, 1)) + random.normal(scale=0.15, size=(1, 80))
+    values = (random.random((8, 80)) < skill).astype(float)
+    mean, low, high = interval(values)
+    # The variance of the sum over draws in closed form. A seed is drawn W times, a game V times, both multinomial:
+    # E[W_i W_k] = 1 + [i = k] - 1/seeds, and V alike.
+    (seeds, games), total = values.shape, values.sum()
+    of_seeds = (values.sum(1) ** 2).sum() - total**2 / seeds
+    of_games = (values.sum(0) ** 2).sum() - total**2 / games
+    of_both = (values**2).sum() - (values.sum(1) ** 2).sum() / games - (values.sum(0) ** 2).sum() / seeds
+    deviation = np.sqrt(of_seeds + of_games + of_both + total**2 / values.size) / values.size
+    assert of_seeds > of_both and of_games > of_both  # each matters
+    assert low < mean < high and high - low == pytest.approx(2 * 1.96 * deviation, rel=0.04)
+
+
+@pytest.mark.parametrize(("won", "low", "high"), [(140, 0.973, 1.0), (139, 0.961, 0.999), (138, 0.949, 0.996)])
+def test_one_lost_game_of_one_seed_lowers_both_ends(won: int, low: float, high: float) -> None:
+    found = success_and_interval(np.array([[1.0] * won + [0.0] * (140 - won)]))
+    assert found == pytest.approx((won / 140, low, high), abs=5e-4)  # Wilson's
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "games"), [(3, 0, 60), (2, 1, 140), (7, 7, 140), (15, 3, 140), (20, 20, 100)]
+)
+def test_the_interval_of_a_difference_covers_the_true_one_in_95_of_100_samples(
+    gained: int, lost: int, games: int
+) -> None:
+    shares = np.array([gained, lost, games - gained - lost]) / games
+    drawn = np.random.default_rng(0).multinomial(games, shares, size=2000)
+    ends = np.array(
+        [difference_and_interval(np.repeat([[1.0, -1.0, 0.0]], counts, axis=1))[1:] for counts in drawn.tolist()]
+    )
+    inside = (ends[:, 0] <= shares[0] - shares[1]) & (shares[0] - shares[1] <= ends[:, 1])
+    assert 0.94 <= inside.mean() <= (0.975 if gained > 3 else 1)  # more than it says only if few games differ
+
+
+def test_four_games_that_one_alone_solves_are_no_difference_yet() -> None:
+    four, seven = (np.array([[1.0] * n + [0.0] * (140 - n)]) for n in (4, 7))
+    assert difference_and_interval(four)[1] < 0 < difference_and_interval(seven)[1]  # sign test: p 0.125 and 0.016
 
 
 def test_a_difference_is_paired_by_game() -> None:
@@ -37,7 +77,7 @@ def test_a_difference_is_paired_by_game() -> None:
     # If no game differs, another one still might: of 40, up to 0.088 (Wilson).
     assert difference([evaluation(games)], [evaluation(games)])["interval"] == pytest.approx([-0.088, 0.088], abs=1e-3)
     all_won, none = (dict.fromkeys(games, won) for won in (True, False))
-    assert difference([evaluation(all_won)], [evaluation(none)])["interval"] == pytest.approx([0.825, 1], abs=1e-3)
+    assert difference([evaluation(all_won)], [evaluation(none)])["interval"] == pytest.approx([0.876, 1], abs=1e-3)
 
 
 def test_other_games_are_not_compared() -> None:
