@@ -370,7 +370,7 @@ def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextl
     """Who plays, by `run.actor`; `cleanup` gets what is to be closed afterwards."""
     run = config.run
     if run.actor == "random":
-        return PolicyActor(policy=RandomPolicy(run.seed), reads=RandomPolicy.reads)
+        return PolicyActor(policy=RandomPolicy(run.seed))
     if run.actor == "expert":
         told, notes = config.environment.tell_objects, config.expert.notes
         options = expert_options(config.expert.name, teacher, tell_objects=told, notes=notes)
@@ -384,8 +384,7 @@ def build_actor(config: EvaluateConfig, teacher: TeacherParts, cleanup: contextl
         tell_objects=config.environment.tell_objects,
     )
     cleanup.callback(policy.close)
-    blank, reads = config.environment.blank_frames, reads_of(policy, policy=True)
-    return PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt, reads=reads)
+    return PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, write_prompt=write_prompt)
 
 
 def build_executor(config: EvaluateConfig) -> RolloutExecutor:

@@ -29,6 +29,7 @@ from xrl_alignment.dagger.front import Front
 from xrl_alignment.dagger.loop import DaggerLoop
 from xrl_alignment.dagger.rounds import Rounds
 from xrl_alignment.play.evaluation.actors import PolicyActor
+from xrl_alignment.play.evaluation.reads import reads_of
 from xrl_alignment.play.evaluation.trials import play_games
 from xrl_alignment.play.rollouts.make import make_executor
 from xrl_alignment.runs.directory import RunDirectory
@@ -45,6 +46,7 @@ class Clocked:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.reads = reads_of(policy, policy=True)
         self.answered = 0.0
 
     def act(self, batch: Sequence[PolicyInput]) -> list[str]:

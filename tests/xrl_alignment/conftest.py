@@ -42,6 +42,8 @@ class Killed(BaseException):
 class Scripted:
     """A policy that gives the same answers in every episode, the last one for ever; may end the run at some call."""
 
+    reads: tuple[str, ...] = ("text", "image", "admissible_commands")
+
     def __init__(self, *answers: str, die_at: int = 0) -> None:
         self.answers = answers or ("look",)
         self.die_at = die_at

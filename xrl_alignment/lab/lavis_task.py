@@ -86,11 +86,12 @@ class AlfworldEpisodeTask(StudentTask):
         self.games = games_of(self.environment, self.environment.num_envs)
         games = self.games[get_rank() :: get_world_size()]
         policy = make_policy(self.policy, model, self.vis_processor, self.settings.batch_size_eval)
-        blank = self.environment.blank_frames
         write_prompt = prompt_writer(model, tell_objects=self.environment.tell_objects)
         with closing(policy), GameProgress(len(games)) as progress:
+            actor = PolicyActor(policy=policy, blank_frames=self.environment.blank_frames, write_prompt=write_prompt)
+            self.reads = actor.reads
             results = play_games(
-                PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt),
+                actor,
                 games,
                 environment_factory(self.environment, self.environment.max_steps),
                 max_steps=self.environment.max_steps,
@@ -104,7 +105,9 @@ class AlfworldEpisodeTask(StudentTask):
         # LAVIS has gathered the rows of all processes; `instance_id` is its own key.
         names = ("game", "task_type", "won", "actions", "rejected")
         summary = summarise([EpisodeResult(**{name: row[name] for name in names}) for row in results])
-        facts = {"engine": self.environment.name, "split": self.environment.split, "decode": self.policy.decode}
+        decode = "admissible" if "admissible_commands" in self.reads else "free"
+        facts = {"engine": self.environment.name, "split": self.environment.split, "decode": decode}
+        facts["reads"] = list(self.reads)
         # The hash is that of the whole list, of which this process has played a share.
         return {"agg_metrics": summary["success"], **summary, **facts, "games_hash": games_hash(self.games)}
 

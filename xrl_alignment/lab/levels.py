@@ -134,8 +134,7 @@ def _policy_actor(
     policy: Policy, cleanup: ExitStack, write_prompt: Callable[..., str] = build_prompt, *, blank: bool = False
 ) -> Actor:
     cleanup.callback(policy.close)
-    reads = reads_of(policy, policy=True)  # it is given no more
-    return PolicyActor(policy=policy, write_prompt=write_prompt, blank_frames=blank, reads=reads)
+    return PolicyActor(policy=policy, write_prompt=write_prompt, blank_frames=blank)
 
 
 def _student(text: str, weights: str, more: Sequence[str]) -> Player:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from alfworld_native.language.commands import normalise
 from lavis.common.paths import REPO_ROOT
 from lavis.common.registry import registry
+from xrl_alignment.agents.policies.base import PolicyInput
 from xrl_alignment.lab import lavis_task
 
 CONFIG = REPO_ROOT / "lavis/projects/instructblip/finetuning/alfworld_eval.yaml"
@@ -33,6 +35,27 @@ def test_plays_episodes(household_data: Path, tmp_path: Path, capsys: pytest.Cap
     rows = json.loads((tmp_path / "a/result/test_epochfinal.json").read_text())
     assert {row["actions"] for row in rows} <= {1, 2, 3}
     assert "95 % interval" in capsys.readouterr().out
+
+
+class Undeclared:
+    """A policy of one's own that does not say what it reads, and would take the first command that it is given."""
+
+    given: ClassVar[list[PolicyInput]] = []
+
+    def act(self, batch: list[PolicyInput]) -> list[str]:
+        self.given += batch
+        return [next(iter(one.admissible_commands), "look") for one in batch]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_a_policy_that_declares_nothing_is_given_the_text_alone(household_data: Path, tmp_path: Path) -> None:
+    own = {"run.policy.name": f"{__name__}:Undeclared"}
+    figures = lavis_task.evaluate(Namespace(cfg_path=str(CONFIG), options=options(tmp_path, household_data, **own)))
+    assert figures["test"]["reads"] == ["text"] and figures["test"]["decode"] == "free"
+    assert len(Undeclared.given) == 9 and all(one.prompt for one in Undeclared.given)
+    assert not any(list(one.admissible_commands) or one.image.any() for one in Undeclared.given)
 
 
 def test_options_in_lavis_other_style(household_data: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import make_expert
 from xrl_alignment.agents.language.prompt import build_prompt
 from xrl_alignment.agents.policies.base import Policy, PolicyInput, frames_of
-from xrl_alignment.play.evaluation.reads import READS, RestrictedExpert
+from xrl_alignment.play.evaluation.reads import READS, RestrictedExpert, reads_of
 
 
 class PolicyQuestion(NamedTuple):
@@ -45,8 +45,9 @@ class Actor(Protocol):
 class PolicyActor:
     """A policy plays; it sees what `write_prompt` writes and the frame (black with `blank_frames`).
 
-    What `reads` lacks is withheld: the prompt is empty, the frame black, the list of commands empty. An episode has a
-    number instead of its game's id, because an id names the task and is the same in every run.
+    What the policy does not declare to read (`reads_of`) is withheld: the prompt is empty, the frame black, the list of
+    commands empty. An episode has a number instead of its game's id, because an id names the task and is the same in
+    every run.
     """
 
     make_expert: Callable[[Environment], Expert] | None = None
@@ -57,13 +58,12 @@ class PolicyActor:
         policy: Policy,
         write_prompt: Callable[..., str] = build_prompt,
         blank_frames: bool = False,
-        reads: Sequence[str] = READS,
     ) -> None:
         self.policy = policy
         self.write_prompt = write_prompt
-        self.blank_frames = blank_frames or "image" not in reads
+        self.reads = reads_of(policy, policy=True)
+        self.blank_frames = blank_frames or "image" not in self.reads
         self.frames = frames_of(policy)
-        self.reads = reads
         self._numbers: dict[str, int] = {}  # game id -> number of the episode
 
     def answer(self, questions: Sequence[PolicyQuestion]) -> list[str]:

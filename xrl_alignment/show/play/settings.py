@@ -21,7 +21,6 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import Expert, make_expert
 from xrl_alignment.common.choices import CLIENT_EXPERTS
 from xrl_alignment.play.evaluation.actors import PolicyActor, PolicyQuestion
-from xrl_alignment.play.evaluation.reads import reads_of
 from xrl_alignment.show.play.game import GameInProgress, Suggest
 
 if TYPE_CHECKING:  # settings and models are in the extra `train`; games and experts need none
@@ -170,8 +169,7 @@ def load_policy(config: EvaluateConfig, cleanup: contextlib.ExitStack) -> Sugges
     tell_objects, device = config.environment.tell_objects, pick_device(config.run.device)
     policy, write_prompt = acting_policy(config.model, config.policy, device, max_batch=1, tell_objects=tell_objects)
     cleanup.callback(policy.close)
-    blank, reads = config.environment.blank_frames, reads_of(policy, policy=True)
-    actor = PolicyActor(policy=policy, blank_frames=blank, write_prompt=write_prompt, reads=reads)
+    actor = PolicyActor(policy=policy, blank_frames=config.environment.blank_frames, write_prompt=write_prompt)
 
     def suggest(question: PolicyQuestion) -> str:
         # A model that reads several frames gets the newest of the earlier ones, too; `[-0:]` would be all of them.
