@@ -15,6 +15,7 @@ from typing import Any
 
 from alfworld_native.base import MAX_STEPS, Environment, Game
 from alfworld_native.by_type import named_by
+from alfworld_native.choices import CAMERAS
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import HOUSEHOLD_SPLITS, OFFICIAL_SPLITS, cache_root, find_games, find_splits
 from alfworld_native.household.levels import frozen_splits, level_of
@@ -78,6 +79,8 @@ def make_environment(
 
 def _shown(engine: Environment, name_by: str, camera: str, seed: int) -> Environment:
     """`engine` as the agent is told and shown it."""
+    if camera not in CAMERAS:
+        raise EnvironmentFault(unknown("camera", camera, CAMERAS))
     environment = named_by(engine, name_by)
     if camera == "around":
         from alfworld_native.around import AroundEnvironment  # here: frames need numpy

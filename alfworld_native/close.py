@@ -10,7 +10,7 @@ import numpy as np
 
 from alfworld_native.base import Environment, Game, TimeStep, WrappedEnvironment
 from alfworld_native.drawing.close import close_scene, paint_scene
-from alfworld_native.drawing.frames import SMALLEST, render, with_labels
+from alfworld_native.drawing.frames import check_size, render, with_labels
 from alfworld_native.drawing.ids import kind_of
 from alfworld_native.drawing.looks import is_known
 from alfworld_native.drawing.objects import NOT_RENDERED
@@ -82,9 +82,10 @@ def render_close(
 
     Where it stands at none, as before its first `go to`, the frame shows the room. `seed` draws light, camera,
     materials and the variants of objects, `held_out` ones that no training game shows. `show_ids` writes the names of
-    the objects. ConfigError for a frame of less than 32 pixels.
+    the objects. ConfigError for a `size` that `check_size` refuses.
     """
-    scene = close_scene(state, size, seed, held_out) if size >= SMALLEST else None
+    check_size(size)
+    scene = close_scene(state, size, seed, held_out)
     if scene is None:
         return render(state, size=size, show_ids=show_ids)
     frame = paint_scene(scene, size)

@@ -41,13 +41,14 @@ class OtherGamesFrames(WrappedEnvironment):
 
     def step(self, action: str) -> TimeStep:
         """See `Environment`."""
+        now = super().step(action)  # first, so that its error is raised before `reset` and after the end
         advice = self._expert.act().action or "look"
         heard = self._other.step(advice)
         if heard.done:
             self._begin()
         else:
             self._expert.observe(advice, heard.text)
-        return super().step(action)
+        return now
 
     def render(self) -> np.ndarray:
         """The other game's frame: uint8, (height, width, 3), RGB."""

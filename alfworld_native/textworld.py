@@ -130,9 +130,9 @@ class TextWorldEnvironment:
         Raises MissingFileError, or EnvironmentFault if TextWorld (or the expert: it needs `traj_data.json` beside
         the game) cannot read it, or its texts are not ALFWorld's.
         """
+        self._state = None  # of the game before
         if not game.path.is_file():
             raise MissingFileError(f"game file {game.path} does not exist")
-        self._state = None  # of the game before
         try:
             with _turn():
                 # Only now, and kept for the next game: an engine loads a private copy of the planner's library.

@@ -6,7 +6,7 @@ from lavis.common.errors import missing_extra
 from lavis.common.program import run_program
 
 
-def at_least_one(text: str) -> int:
+def positive_integer(text: str) -> int:
     """A number of the command line: TRL reads 0 steps as three epochs."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -18,10 +18,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="a chat model that calls tools, for instance Qwen/Qwen3-0.6B")
     parser.add_argument("--out", default="output/grpo")
-    parser.add_argument("--games", type=at_least_one, default=64)
-    parser.add_argument("--steps", type=at_least_one, default=100)
+    parser.add_argument("--games", type=positive_integer, default=64)
+    parser.add_argument("--steps", type=positive_integer, default=100)
     parser.add_argument(
-        "--tokens", type=at_least_one, default=2048, help="longest completion, the tools' answers included"
+        "--tokens", type=positive_integer, default=2048, help="longest completion, the tools' answers included"
     )
     options = parser.parse_args()
 

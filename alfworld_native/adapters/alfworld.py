@@ -81,6 +81,8 @@ class AlfredTWEnv:
         both forms of a command are understood; by default all is as the game file says. Warns if the config asks for
         people's descriptions of goals. Raises ConfigError, and MissingFileError if the split's folder does not exist.
         """
+        if not isinstance(config, Mapping):
+            raise ConfigError(f"config is {config!r:.60}; give alfworld's, a dictionary")
         if train_eval not in _SPLITS:
             raise ConfigError(f"train_eval: {unknown('split', train_eval, _SPLITS)}")
         if dialect not in (None, *DIALECTS):

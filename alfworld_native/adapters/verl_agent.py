@@ -14,6 +14,7 @@ environments can be pickled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def build_alfworld_envs(
             raise ConfigError(f"env_kwargs: {unknown('option', name, _OPTIONS)}")
     if not isinstance(options.get("expert_plan", False), bool):
         raise ConfigError(f"env_kwargs: expert_plan is {options['expert_plan']!r:.60}; give True or False")
+    if not isinstance(seed, Integral):
+        raise ConfigError(f"seed is {seed!r:.60}; give a whole number")
     check_count("env_num", env_num)
     check_count("group_n", group_n)
     config = _read_config(alf_config_path)

@@ -9,6 +9,7 @@ set, and that order changes with each Python process. Here the facts are sorted.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ except ModuleNotFoundError as error:
 
 UNDECIDED = "look"  # what it says if it knows nothing to do, and first of all
 MAX_STEPS = 200  # alfworld's limit for it
+_GLOBAL_DRAWS = threading.Lock()  # held while Python's global generator is that of one expert
 _READ = ("holds", "inreceptacle", "isclean", "iscool", "ishot")  # the predicates that it reads
 
 
@@ -78,14 +80,15 @@ def own_draws(game_file: Path | str) -> random.Random:
 @contextmanager
 def drawing_from(draws: random.Random | None) -> Iterator[None]:
     """alfworld's expert draws from Python's global generator. Meanwhile that is `draws`, so that a run can be repeated;
-    with None it stays as it is."""
+    with None it stays as it is. Experts in other threads wait."""
     if draws is None:
         yield
         return
-    outside = random.getstate()
-    random.setstate(draws.getstate())
-    try:
-        yield
-    finally:
-        draws.setstate(random.getstate())
-        random.setstate(outside)
+    with _GLOBAL_DRAWS:
+        outside = random.getstate()
+        random.setstate(draws.getstate())
+        try:
+            yield
+        finally:
+            draws.setstate(random.getstate())
+            random.setstate(outside)

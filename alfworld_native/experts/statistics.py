@@ -68,7 +68,7 @@ class Statistics:
         key = (object_type, kind)
         if key in self._chances:
             return self._chances[key]
-        chances = self._chances[key] = {}
+        chances: dict[str, float] = {}
         for name in self.receptacle_types:
             # m-estimate (Cestnik 1990): p = (hits + m * prior) / (number + m), with m pseudo-counts. First over all
             # rooms, with the mean over all object types as the prior ...
@@ -79,6 +79,7 @@ class Statistics:
             here = self.objects.get(kind, {}).get(object_type, {}).get(name, 0)
             there = self.receptacles.get(kind, {}).get(name, 0)
             chances[name] = (here + PRIOR_WEIGHT * anywhere) / (there + PRIOR_WEIGHT)
+        self._chances[key] = chances  # only now: explorers in other threads read the same table
         return chances
 
     def accepted_by(self, object_type: str) -> frozenset[str]:

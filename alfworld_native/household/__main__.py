@@ -73,7 +73,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--rooms", type=int, help="rooms joined into one, 1 to 4")
     add("--receptacles", type=int, nargs=2, metavar=("LEAST", "MOST"))
     add("--clutter", type=float, nargs=2, metavar=("LEAST", "MOST"),
-        help="objects for each receptacle, but no more than --instances of each type that the rooms have")  # fmt: skip
+        help="objects for each receptacle, but at least 12 in all, and no more than --instances of each type that the "
+        "rooms have")  # fmt: skip
     add("--instances", type=int, help="distractors of one type, at most")
     add("--count", type=int, help="objects that `put two … in …` asks for, 2 to 5")
     add("--goals", type=int, help="goals at once, 1 to 3")

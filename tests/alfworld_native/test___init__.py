@@ -30,6 +30,11 @@ def test_an_unknown_name_is_refused_with_a_known_one():
         make_environment("xyz")
 
 
+def test_an_unknown_camera_is_refused():
+    with pytest.raises(EnvironmentFault, match="unknown camera 'arround': did you mean 'around'"):
+        make_environment("household", camera="arround")
+
+
 def test_alfworld_experts_need_alfworlds_games():
     with pytest.raises(EnvironmentFault, match="environment.name=native"):
         make_environment("examples.custom_environment:Anything", expert="planner")

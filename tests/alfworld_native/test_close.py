@@ -54,6 +54,16 @@ def test_before_the_first_go_to_the_frame_shows_the_room(games: list[Game]) -> N
     assert same(close(games[0]), environment.render())
 
 
+@pytest.mark.parametrize("size", [5000, 64.5, 31])
+def test_the_size_is_checked_in_the_room_and_at_a_receptacle(games: list[Game], size: float) -> None:
+    environment = make_environment("native", camera="close")
+    now = environment.reset(games[0])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"frame size is {size}"):
+            environment.view(size)
+        environment.step(next(command for command in now.admissible_commands if command.startswith("go to ")))
+
+
 def test_it_shows_what_is_in_an_open_container_and_what_is_taken_from_it(open_and_take) -> None:
     game, go, opens, take = open_and_take
     shots = [close(game, *actions) for actions in ((), (go,), (go, opens), (go, opens, take))]

@@ -70,6 +70,7 @@ def test_an_episode_is_truncated_at_the_step_limit(games):
 def test_games_come_in_order_or_by_seed(games):
     in_order = ALFWorldEnv(games=games, shuffle=False)
     assert [in_order.reset()[1]["game"] for _ in games] == [game.id for game in games]
+    assert [in_order.reset(seed=seed)[1]["game"] for seed in (0, None, 1)] == [games[i].id for i in (0, 1, 0)]
     drawn = ALFWorldEnv(games=games)
     first = [drawn.reset(seed=3)[1]["game"], *(drawn.reset()[1]["game"] for _ in range(5))]
     again = [drawn.reset(seed=3)[1]["game"], *(drawn.reset()[1]["game"] for _ in range(5))]

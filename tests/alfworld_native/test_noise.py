@@ -34,6 +34,12 @@ def test_a_higher_severity_changes_more_and_zero_nothing(kind: str) -> None:
     assert noisy.dtype == np.uint8 and noisy.shape == FRAME.shape
 
 
+@pytest.mark.parametrize(("severity", "share"), [(1, 0.1), (2, 0.2), (3, 0.35), (4, 0.5)])
+def test_occlusion_covers_the_share_of_the_area_that_docs_say(severity: int, share: float) -> None:
+    covered = (image_noise(FRAME, "occlusion", severity, np.random.default_rng(0)) == 127).all(axis=2)
+    assert covered.mean() == pytest.approx(share, abs=0.01)
+
+
 def test_noise_depends_on_seed_game_and_step_alone(games) -> None:
     def frames(seed: int, game: int = 0) -> list[np.ndarray]:
         environment = make_environment("native", image_noise="gaussian", image_severity=2, seed=seed)

@@ -34,9 +34,12 @@ def test_only_the_frames_are_another_games(games: list[Game], camera: str) -> No
 
 def test_a_folder_without_another_game_is_told(games: list[Game], tmp_path) -> None:
     alone = tmp_path / "json_2.1.1" / "alone" / games[0].id
-    alone.mkdir(parents=True)
     path = alone / "game.tw-pddl"
-    path.write_bytes(games[0].path.read_bytes())
+    for folder in (alone, alone.with_name("another_trial")):  # of the same task
+        folder.mkdir(parents=True)
+        (folder / path.name).write_bytes(games[0].path.read_bytes())
     environment = make_environment("native", other_frames=True)
     with pytest.raises(EnvironmentFault, match="environment.other_frames: .* holds no game of another task"):
         environment.reset(replace(games[0], path=path, split="alone"))
+    with pytest.raises(EnvironmentFault, match="no game is loaded"):
+        environment.step("look")

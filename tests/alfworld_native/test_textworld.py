@@ -155,6 +155,16 @@ def test_code_in_a_game_file_does_not_run(household_data, tmp_path, engine, old,
     assert not (tmp_path / "ran").exists() and "environment.name" not in str(fault.value)
 
 
+def test_a_game_that_does_not_exist_leaves_none(household_data, tmp_path):
+    environment = TextWorldEnvironment()
+    environment.reset(find_games("household_heldout", household_data)[0])
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        environment.reset(Game("a/b", tmp_path / "nowhere"))
+    with pytest.raises(EnvironmentFault, match="no game is loaded"):
+        environment.step("look")
+    environment.close()
+
+
 def test_faults_before_a_game(tmp_path):
     environment = TextWorldEnvironment()
     for call in (lambda: environment.step("look"), environment.room_state):

@@ -106,8 +106,8 @@ class AlfworldEpisodeTask(StudentTask):
         names = ("game", "task_type", "won", "actions", "rejected")
         summary = summarise([EpisodeResult(**{name: row[name] for name in names}) for row in results])
         decode = "admissible" if "admissible_commands" in self.reads else "free"
-        facts = {"engine": self.environment.name, "split": self.environment.split, "decode": decode}
-        facts["reads"] = list(self.reads)
+        facts: dict[str, Any] = {"engine": self.environment.name, "split": self.environment.split}
+        facts |= {"decode": decode, "reads": list(self.reads)}
         # The hash is that of the whole list, of which this process has played a share.
         return {"agg_metrics": summary["success"], **summary, **facts, "games_hash": games_hash(self.games)}
 

@@ -146,6 +146,8 @@ def test_a_config_that_cannot_be_used_is_told_in_one_line(config, tmp_path, monk
     make = get_environment("AlfredTWEnv")
     with pytest.raises(ConfigError, match="train_eval: unknown split 'valid_seen'"):
         make(config, "valid_seen")
+    with pytest.raises(ConfigError, match="config is None; give alfworld's, a dictionary"):
+        make(None, "train")
     with pytest.raises(ConfigError, match="dialect: unknown dialect 'puts'"):
         make(config, dialect="puts")
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))

@@ -110,6 +110,9 @@ def test_what_cannot_be_played_is_told_in_one_line(path, tmp_path):
         build_alfworld_envs(path, 0, 0, 1, {})
     with pytest.raises(EnvironmentFault, match="seed is -1; give a whole number from 0"):
         build_alfworld_envs(path, -1, 1, 1, {})
+    for seed in (None, "a"):
+        with pytest.raises(ConfigError, match=f"seed is {seed!r}; give a whole number"):
+            build_alfworld_envs(path, seed, 1, 1, {})
     with pytest.raises(ConfigError, match="expert_plan is 'false'; give True or False"):
         build_alfworld_envs(path, 0, 1, 1, {}, False, {"expert_plan": "false"})
     with pytest.raises(ConfigError, match="env_kwargs: unknown option 'eval_data': did you mean 'eval_dataset'"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tracemalloc
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -65,6 +65,9 @@ def test_the_step_limit_ends_an_episode(games):
     with pytest.raises(EnvironmentFault, match="episode is over"):
         environment.step("look")
     assert not environment.reset(games[0]).done
+    of_a_mixture = replace(games[0], id="pick_and_place_simple-Mug-None-Desk-1/trial_H-2_standard2_000000")
+    environment.reset(of_a_mixture)
+    assert of_a_mixture.horizon == 2 and [environment.step("look").done for _ in range(2)] == [False, True]
 
 
 def test_an_environment_goes_back_with_its_step_count(games):

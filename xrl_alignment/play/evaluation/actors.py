@@ -61,7 +61,7 @@ class PolicyActor:
     ) -> None:
         self.policy = policy
         self.write_prompt = write_prompt
-        self.reads = reads_of(policy, policy=True)
+        self.reads: Sequence[str] = reads_of(policy, policy=True)
         self.blank_frames = blank_frames or "image" not in self.reads
         self.frames = frames_of(policy)
         self._numbers: dict[str, int] = {}  # game id -> number of the episode

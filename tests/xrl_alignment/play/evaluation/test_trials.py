@@ -8,6 +8,7 @@ from lavis.common.errors import ConfigError
 from xrl_alignment.agents.experts import Label, make_expert
 from xrl_alignment.agents.reflexion.rule import RuleReflector
 from xrl_alignment.play.evaluation.actors import ExpertActor, PolicyActor
+from xrl_alignment.play.evaluation.metrics import EpisodeResult
 from xrl_alignment.play.evaluation.reads import RestrictedExpert
 from xrl_alignment.play.evaluation.trials import Trials, play_games, swapped
 
@@ -103,6 +104,14 @@ def test_moving_slots_count_a_game_as_often_as_slots_meet_it(games):
     for _ in range(3):
         still.play(lambda result, trace: None)
     assert still.solved == {0} and sum(result.won for result in still.best) == 1
+
+
+def test_a_game_that_was_won_once_counts_as_won_whatever_comes_after(games):
+    trials = Trials(actor=Solving([]), games=games[:1], make_environment=native, reflector=RuleReflector(), max_steps=3)
+    won, lost = (EpisodeResult(games[0].id, games[0].task_type, won, 3, 0) for won in (True, False))
+    for results in ([[won], [lost]], [[lost], [won]]):
+        trials.results = results
+        assert trials.best == [won]
 
 
 @pytest.mark.parametrize("said", [None, "look", [], [None], ("look",)])
