@@ -284,7 +284,7 @@ def plain(section: Mapping[str, Any] | DictConfig, *, resolve: bool = True) -> d
 
 
 def to_dot_list(options: Sequence[str] | None) -> list[str]:
-    """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; ConfigError for an option without a value."""
+    """`["a.b=1"]` from `["a.b=1"]` or `["a.b", "1"]`; ConfigError if the last key of the pairs has no value."""
     options = list(options or ())
     # LAVIS tells the two forms apart by the first option alone.
     if not options or "=" in options[0]:
@@ -295,11 +295,16 @@ def to_dot_list(options: Sequence[str] | None) -> list[str]:
 
 
 def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
-    """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True."""
-    key, _, text = option.partition("=")
+    """`a.b=c` as a configuration; a key in `texts` keeps what was typed, where yaml makes `007` 7 and `on` True.
+
+    ConfigError for an option that cannot be read, or that has no key or no `=`.
+    """
+    key, equals, text = option.partition("=")
     # The message goes to a terminal, which control characters in an option must not steer.
     shown = option if option.isprintable() else ascii(option)
-    if key.startswith("["):  # OmegaConf fails at a bracket that is never closed
+    # OmegaConf makes an option without `=` null (`model.pretrained`: no weights), and fails at a bracket that is never
+    # closed.
+    if not key or not equals or key.startswith("["):
         raise ConfigError(f"--options {shown}: write it as section.key=value")
     try:
         layer = OmegaConf.from_dotlist([option])

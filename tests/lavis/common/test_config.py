@@ -140,6 +140,12 @@ def test_pairs_without_equal_signs(tmp_path: Path) -> None:
         to_dot_list(["run.seed", "9", "run.x"])
 
 
+@pytest.mark.parametrize("option", ["model.pretrained", "=9"])
+def test_an_option_without_key_or_equal_sign_sets_nothing_to_null(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--options {option}: write it as section.key=value$"):
+        make(tmp_path, "run.seed=9", option)
+
+
 @pytest.mark.parametrize(
     ("yaml", "message"),
     [
