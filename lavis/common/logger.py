@@ -163,37 +163,45 @@ def import_wandb() -> Any:
 class RunLog:
     """`log.txt` (one JSON object a line) and TensorBoard curves in `folder`; W&B too if a project is named.
 
-    `WANDB_MODE=offline` in the environment keeps W&B's run on the disk. Raises MissingExtraError if W&B is not
-    installed, and ConfigError if it cannot start.
+    Nothing is opened or written before the first line or curve: a run that is refused leaves the log of an earlier run
+    in the same folder as it is. `WANDB_MODE=offline` in the environment keeps W&B's run on the disk. The first line
+    raises MissingExtraError if W&B is not installed, and ConfigError if it cannot start.
     """
 
     def __init__(self, folder: Path, *, wandb_project: str = "", config: Mapping[str, Any] | None = None) -> None:
-        self._path = folder / "log.txt"
+        self._folder = folder
+        self._project = wandb_project
+        self._config = dict(config or {})
         self._writer: Any = None
         self._wandb: Any = None
-        if not is_main_process():
+
+    def _open(self) -> None:
+        """Open what is not open yet, on rank 0."""
+        if self._writer or not is_main_process():
             return
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and rank 0 alone writes
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
-        if not wandb_project:
-            return
-        wandb = import_wandb()
-        try:
-            # The W&B run has the folder's name as its id, so that a resumed run continues its curves.
-            self._wandb = wandb.init(
-                project=wandb_project, dir=str(folder), config=dict(config or {}), resume="allow", id=folder.name
-            )
-        except wandb.Error as error:
-            raise ConfigError(f"run.wandb_project: {error}; WANDB_MODE=offline writes a file instead") from error
+        if self._project:
+            wandb = import_wandb()
+            name = self._folder.name
+            try:
+                # The W&B run has the folder's name as its id, so that a resumed run continues its curves.
+                self._wandb = wandb.init(
+                    project=self._project, dir=str(self._folder), config=self._config, resume="allow", id=name
+                )
+            except wandb.Error as error:
+                raise ConfigError(f"run.wandb_project: {error}; WANDB_MODE=offline writes a file instead") from error
+        self._writer = SummaryWriter(str(self._folder / "tensorboard"))
 
     def line(self, **content: Any) -> None:
         """Append one line to `log.txt`."""
+        self._open()
         if self._writer:
-            append_line(self._path, json.dumps(content))
+            append_line(self._folder / "log.txt", json.dumps(content))
 
     def curves(self, split: str, step: int, values: Mapping[str, Any]) -> None:
         """A point for every number in `values`."""
+        self._open()
         # Figures such as those of each task type are dictionaries, which are no points of a curve.
         numbers = {f"{split}/{key}": value for key, value in values.items() if isinstance(value, (int, float))}
         if self._writer:
@@ -203,8 +211,9 @@ class RunLog:
             self._wandb.log(numbers, step=step)
 
     def close(self) -> None:
-        """Write out what is buffered."""
+        """Write out what is buffered; a later line opens the log again."""
         if self._writer:
             self._writer.close()
         if self._wandb:
             self._wandb.finish()
+        self._writer = self._wandb = None

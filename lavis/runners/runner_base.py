@@ -114,17 +114,18 @@ class RunnerBase:
         With `run.evaluate` it only evaluates, as in LAVIS. Raises Stopped after SIGTERM, and LockedError if another run
         trains in the same folder: the checkpoints of both would have the same names.
         """
-        alone = self.is_main and not self.settings.evaluate
-        lock = closing(locked(self.output_dir / ".lock", self.output_dir)) if alone else nullcontext()
+        if self.settings.evaluate:
+            with closing(self.log):
+                self.evaluate("final")
+            return
+        lock = closing(locked(self.output_dir / ".lock", self.output_dir)) if self.is_main else nullcontext()
         with lock, closing(self.log):  # curves are written when the log is closed
             began = time.monotonic()
             if self.is_main:
                 remove_temporaries(self.output_dir)
-            self.log.line(config=self.config.to_dict())
-            if self.settings.evaluate:
-                self.evaluate("final")
-                return
             self._resume()
+            # Only now: a run that is refused writes nothing into the log of the one that has trained here.
+            self.log.line(config=self.config.to_dict())
             self.task.before_training(model=self.replicas.model, dataset=self.data.train_set)
             with self.stop.on_sigterm():
                 # A stopped run's epoch may have all its batches, and lack its validation.
@@ -281,8 +282,10 @@ class RunnerBase:
     def evaluate(self, cur_epoch: int | str = "best", reload_best: bool = False) -> dict[str, dict[str, Any]]:
         """Figures of every test split (an evaluation's splits), which also go to `evaluate.txt`.
 
-        First the best weights are loaded, if asked for.
+        First the best weights are loaded, if asked for. With `run.evaluate` the log gets the config before the figures.
         """
+        if self.settings.evaluate:
+            self.log.line(config=self.config.to_dict())
         splits = self.settings.splits if self.settings.evaluate else self.settings.test_splits
         if reload_best and splits and (best := checkpoint.best_in(self.output_dir, self.best)):
             self.replicas.load_trainable(checkpoint.load(best)["model"])

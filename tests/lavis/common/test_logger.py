@@ -29,6 +29,8 @@ def test_means_survive_a_resume() -> None:
 
 def test_lines_and_curves(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
+    log.close()
+    assert list(tmp_path.iterdir()) == []  # nothing was said
     log.line(epoch=1, text="ä")
     log.line(epoch=2)
     log.curves("val", 7, {"loss": 0.5, "text": "no number", "per_task_type": {}})
@@ -65,7 +67,7 @@ def test_wandb_without_a_key_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(tmp_path))  # no .netrc
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with pytest.raises(ValueError, match=r"run.wandb_project: .*; WANDB_MODE=offline writes a file instead"):
-        RunLog(tmp_path / "run", wandb_project="emac")
+        RunLog(tmp_path / "run", wandb_project="emac").line(epoch=0)
 
 
 def test_a_smoothed_value_is_lavis() -> None:

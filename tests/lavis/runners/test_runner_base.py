@@ -167,9 +167,12 @@ def test_a_new_run_in_the_folder_of_another_is_refused(make_runner, tmp_path: Pa
     """Stopped and resumed by `latest`, it went on from the other's weights."""
     make_runner("sweep", **{"run.max_epoch": 1}).train()
     make_runner("b", **{"run.max_epoch": 1}).train()
+    before = {path: path.read_bytes() for path in (tmp_path / "sweep").rglob("*") if path.is_file()}
     for begun in ({}, {"run.resume_ckpt_path": tmp_path / "b/checkpoint_0.pth"}):
         with pytest.raises(ConfigError, match="sweep/checkpoint_0.pth is of an earlier run: go on with it by"):
             make_runner("sweep", **{"run.max_epoch": 2}, **begun).train()
+    # The refused run's config stood in the other's log, and its curves beside the other's.
+    assert {path: path.read_bytes() for path in (tmp_path / "sweep").rglob("*") if path.is_file()} == before
     make_runner("sweep", **{"run.max_epoch": 2, "run.resume_ckpt_path": tmp_path / "sweep/checkpoint_0.pth"}).train()
 
 
