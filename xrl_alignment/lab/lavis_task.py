@@ -128,12 +128,22 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     arguments.options = [*to_dot_list(arguments.options), "run.evaluate=True"]
     try:
         runner = build_runner(arguments)
-        found = runner.evaluate("final")
-        runner.log.close()
+        with closing(runner.log):  # after an error, too
+            found = runner.evaluate("final")
     finally:
         end_distributed_mode()
     if runner.is_main:
+        if caution := untrained(runner.config):
+            print(caution)
         for split, figures in found.items():
             print(f"{split}:\n{table(figures) if 'interval' in figures else json.dumps(figures, indent=1)}")
         print(f"written to {runner.output_dir}")
     return found
+
+
+def untrained(config: Config) -> str:
+    """The sentence about figures of weights that no training has written; empty if the settings name some."""
+    model = config.model_cfg
+    if any(model.get(f"load_{key}", True) and model.get(key) for key in ("pretrained", "finetuned")):
+        return ""
+    return "model.pretrained names no weights: these are the figures of the model as it came"

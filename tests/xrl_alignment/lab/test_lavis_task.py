@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
 from alfworld_native.language.commands import normalise
+from lavis.common.logger import RunLog
 from lavis.common.paths import REPO_ROOT
 from lavis.common.registry import registry
 from xrl_alignment.agents.policies.base import PolicyInput
@@ -34,7 +36,34 @@ def test_plays_episodes(household_data: Path, tmp_path: Path, capsys: pytest.Cap
     assert figures["engine"] == "native"
     rows = json.loads((tmp_path / "a/result/test_epochfinal.json").read_text())
     assert {row["actions"] for row in rows} <= {1, 2, 3}
-    assert "95 % interval" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "95 % interval" in told and "model.pretrained names no weights" in told
+    # Without the config nobody could tell what the figures are of.
+    config, found = map(json.loads, (tmp_path / "a/log.txt").read_text().splitlines())
+    assert config["config"]["run"]["environment"]["num_envs"] == 3
+    assert found["test_agg_metrics"] == figures["success"]
+
+
+def test_an_error_closes_the_log(household_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    monkeypatch.setattr(RunLog, "close", lambda log: closed.append(log))
+    monkeypatch.setattr(lavis_task, "play_games", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        lavis_task.evaluate(Namespace(cfg_path=str(CONFIG), options=options(tmp_path, household_data)))
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"pretrained": ""}, True),
+        ({"pretrained": "a.pth"}, False),
+        ({"pretrained": "a.pth", "load_pretrained": False}, True),
+        ({"finetuned": "a.pth"}, False),
+    ],
+)
+def test_figures_of_weights_that_nobody_trained(model: dict, said: bool) -> None:
+    assert bool(lavis_task.untrained(SimpleNamespace(model_cfg=model))) == said
 
 
 class Undeclared:
