@@ -29,8 +29,9 @@ REQUIRED = ("text_input", "text_output")
 OPTIONAL = ("image", "text_output_neg", "task_type", "game")  # texts, as those of `REQUIRED` are
 _CHUNK = 1 << 20
 _LARGEST_ENTRY = 16 << 20  # bytes; what is longer is a broken file, not an entry
-_INDEX_VERSION = 2
+_INDEX_VERSION = 3
 _BETWEEN = re.compile(r"[\s,]*")
+_BLANKS = " \t\r\n"  # JSON's
 _BOM = "\xef\xbb\xbf"
 
 
@@ -196,7 +197,15 @@ def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
                     array, position = True, position + 1
                     continue
                 if text[position] == "]" and array:
-                    return
+                    # Entries after the list would be lost without a word (`cat a.json b.json`): only blanks may follow.
+                    text, base = text[position + 1 :], base + position + 1
+                    while True:
+                        if more := text.lstrip(_BLANKS):
+                            what = "more follows the end of the list: join several files into one list"
+                            raise _broken(path, base + len(text) - len(more), what)
+                        text, base = file.read(_CHUNK).decode("latin-1"), base + len(text)
+                        if not text:
+                            return
                 try:
                     value, end = decoder.raw_decode(text, position)
                     # A number at the end of what was read may have further digits in the next piece.
@@ -211,14 +220,14 @@ def scan(path: Path) -> Iterator[tuple[int, int, Any]]:
                         raise _broken(path, base + error.pos, error.msg) from None
                 except (ValueError, RecursionError) as error:  # a number of more digits than Python reads
                     raise _broken(path, base + position, str(error)) from None
-            more = file.read(_CHUNK)
-            if not more and position < len(text):
+            read = file.read(_CHUNK)
+            if not read and position < len(text):
                 raise _broken(path, base + position, "the entry that begins here does not end")
-            if not more:
+            if not read:
                 if array:
                     raise _broken(path, base + position, "the list does not end with ]")
                 return
-            text, base, position = text[position:] + more.decode("latin-1"), base + position, 0
+            text, base, position = text[position:] + read.decode("latin-1"), base + position, 0
 
 
 def _broken(path: Path, position: int, what: str) -> AnnotationError:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from lavis.common.paths import REPO_ROOT
 from lavis.datasets import annotations
-from lavis.datasets.annotations import AnnotationFile, scan
+from lavis.datasets.annotations import AnnotationError, AnnotationFile, scan
 from lavis.datasets.records import BadSampleError
 
 ENTRY = {"image": "a.png", "text_input": "> ", "text_output": "look"}
@@ -129,6 +129,21 @@ def test_files_that_are_not_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(ValueError, match="a.json is not a JSON list or JSON lines: at byte"):
         AnnotationFile(tmp_path / "a.json", tmp_path)
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 20])
+def test_entries_after_the_end_of_the_list_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """`cat a.json b.json` gave the entries of the first file alone."""
+    monkeypatch.setattr(annotations, "_CHUNK", chunk)
+    path = write(tmp_path / "a.json", ENTRY)
+    first = path.read_text() + " \n\t" * 9
+    path.write_text(first)
+    assert len(AnnotationFile(path, tmp_path)) == 1
+    path.write_text(first + json.dumps([ENTRY, ENTRY]))
+    with pytest.raises(AnnotationError, match=f"at byte {len(first)}: more follows the end of the list"):
+        AnnotationFile(path, tmp_path)
 
 
 def test_no_file(tmp_path: Path) -> None:
