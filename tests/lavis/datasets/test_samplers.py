@@ -22,6 +22,13 @@ def test_an_epoch_takes_every_sample_at_most_once_and_epochs_differ() -> None:
     assert first != second
 
 
+def test_a_draw_tells_its_epoch() -> None:
+    """By it the random changes to an image differ from one epoch to the next, also after a resume."""
+    rest = stream(stop=12)
+    rest.start = 3
+    assert [{draw.epoch for draw in batch} for batch in rest] == [{0}] * 2 + [{1}] * 5 + [{2}] * 2
+
+
 @given(st.integers(0, 11), st.integers(0, 3))
 def test_goes_on_anywhere(start: int, seed: int) -> None:
     whole, rest = stream(seed=seed), stream(seed=seed)

@@ -22,6 +22,8 @@ from lavis.datasets.records import BadSampleError
 from lavis.processors import BlipImageEvalProcessor
 from lavis.runners.runner_base import RunnerBase, Stopped
 
+STORAGE = "datasets.alfworld_cap.build_info.annotations.{}.storage"
+
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in (path / "log.txt").read_text().splitlines()]
@@ -288,6 +290,19 @@ def test_the_best_of_a_split_that_is_no_longer_validated_is_not_this_runs(make_r
     again.train()
     assert again.final_checkpoint == tmp_path / "a/checkpoint_best.pth"
     assert torch.load(again.final_checkpoint, weights_only=True)["best"]["epoch"] == 2
+
+
+def test_the_first_of_several_splits_says_which_checkpoint_is_the_best(
+    make_runner, shard_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The figures of two splits cannot be compared: those of the second are higher here, and highest in epoch 1."""
+    figures = {"val": [0.5, 0.25], "test": [0.75, 1.0]}
+    splits = {"run.valid_splits": "[val,test]", STORAGE.format("test"): shard_folder}
+    runner = make_runner("two", **splits)
+    monkeypatch.setattr(runner, "eval_epoch", lambda split, epoch: {"agg_metrics": figures[split][epoch]})
+    runner.train()
+    best = torch.load(tmp_path / "two/checkpoint_best.pth", weights_only=True)
+    assert best["best"]["epoch"] == 0 and best["best"]["agg_metrics"] == 0.5
 
 
 def test_a_resumed_run_has_its_own_weight_decay(make_runner, tmp_path: Path) -> None:
