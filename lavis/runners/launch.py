@@ -35,6 +35,10 @@ def build_runner(arguments: Namespace) -> RunnerBase:
             f"run.distributed=False, but {launched_world_size()} processes were started: start one "
             "(python train.py …), or set run.distributed=True"
         )
+    if "train_dataset_ratios" in cfg.run_cfg:  # the one key of LAVIS's runners that would change what is learned
+        raise ConfigError(
+            "run.train_dataset_ratios: training sets are joined, and each sample is drawn once an epoch: leave it out"
+        )
     device = pick_device(settings.device)
     init_distributed_mode(device=device.type, world_size=settings.world_size, dist_url=settings.dist_url)
     setup_logger()

@@ -205,6 +205,12 @@ class TestTheTutorials:
         ):  # the project's own tasks have no such
             build_runner(Namespace(cfg_path=str(tmp_path / "run.yaml"), options=["run.task=captioning"]))
 
+    def test_a_key_of_lavis_runners_that_would_change_what_is_learned(self, make: Make) -> None:
+        """It was ignored, with a line in the log; `save_freq`, which changes no weight, still is."""
+        make("often", **{"run.save_freq": 2})
+        with pytest.raises(ConfigError, match="^run.train_dataset_ratios: training sets are joined"):
+            make("ratios", **{"run.train_dataset_ratios": "[1,2]"})
+
     def test_model_and_datasets_by_name(self, plugin: dict) -> None:
         model = load_model("gpt_dialogue", "base")
         assert model.device == torch.device("cpu") and model.show_n_params() == "4.6K"
