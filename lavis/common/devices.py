@@ -10,6 +10,7 @@ import torch
 
 from lavis.common.dist_utils import local_rank
 from lavis.common.errors import ConfigError
+from lavis.common.settings import DEVICE, check
 
 LARGEST_SEED = 2**32 - 1  # NumPy's
 # What a lost device raises, if torch has a class for it. Out of memory is an error of the settings.
@@ -21,14 +22,13 @@ def pick_device(name: str, key: str = "run.device") -> torch.device:
 
     Raises ConfigError, which names the setting `key`, for a name that means none and for a GPU that is not there.
     """
+    # Torch knows more devices (mps, xpu, meta, cpu:7), with which no program here has been tried.
+    check(key, name, DEVICE.holds(name), DEVICE.text)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"{key} is {name}, but torch {torch.__version__} sees no GPU: use {key}=cpu")
-    try:
-        device = torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"{key}: {name!r} is not one of auto, cpu, cuda, cuda:<index>") from error
+    device = torch.device(name, local_rank()) if name == "cuda" else torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= (gpus := torch.cuda.device_count()):
         raise ConfigError(f"{key}: there is no {device}, this machine has {gpus} GPU(s), from cuda:0")
     return device

@@ -14,6 +14,7 @@ from lavis.common.errors import ConfigError, unknown
 from lavis.common.settings import (
     ABOVE_ZERO,
     BELOW_ONE,
+    DEVICE,
     FINITE,
     SEED,
     Section,
@@ -74,7 +75,7 @@ class RunSettings(Section, section="run"):
     valid_splits: list[str] = setting([], "splits to validate on; an evaluation takes them if `test_splits` is empty")
     test_splits: list[str] = setting([], "splits to evaluate on at the end")
     # Devices and processes.
-    device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one")
+    device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE)
     world_size: int = setting(0, "processes; 0: as many as were started", at_least(0))
     dist_url: str = setting("env://", "where the processes meet")
     distributed: bool = setting(True, "train with all processes that were started; false: only one may be started")

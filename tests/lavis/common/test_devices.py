@@ -12,6 +12,7 @@ import torch
 from lavis.common import devices
 from lavis.common.devices import autocast, half_type, mixed_precision, pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError
+from lavis.common.run_settings import RunSettings
 
 
 @pytest.fixture
@@ -48,9 +49,14 @@ def test_each_process_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         pick_device("cuda:4")
 
 
-def test_a_name_of_no_device() -> None:
-    with pytest.raises(ConfigError, match="run.device: 'gpu' is not one of auto, cpu, cuda, cuda:<index>"):
-        pick_device("gpu")
+@pytest.mark.parametrize("name", ["gpu", "mps", "meta", "cpu:7", "cuda:"])
+def test_a_name_of_no_device(name: str) -> None:
+    """Torch knows some of them; a model on `meta` has no weights, and `cpu:7` passed for a processor."""
+    text = f"run.device: '{name}' is not one of auto, cpu, cuda, cuda:<index>"
+    with pytest.raises(ConfigError, match=text):
+        pick_device(name)
+    with pytest.raises(ConfigError, match=text):
+        RunSettings(device=name)
 
 
 @pytest.mark.usefixtures("_restored")
