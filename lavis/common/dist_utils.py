@@ -64,6 +64,7 @@ def init_distributed_mode(*, device: str, world_size: int = 0, dist_url: str = "
     """Join the group that `torch.distributed.run` started; nothing in a single process.
 
     NCCL on GPUs, Gloo on CPUs. `world_size`, if set, must be the number of started processes: ConfigError otherwise.
+    The processes meet at `dist_url`: `env://` (the launcher's address), `tcp://host:port` or `file:///a/new/file`.
     """
     launched = launched_world_size()
     if world_size and world_size != launched:
@@ -80,7 +81,15 @@ def init_distributed_mode(*, device: str, world_size: int = 0, dist_url: str = "
         backend = "nccl"
     else:
         backend = "gloo"
-    dist.init_process_group(backend, init_method=dist_url, timeout=timedelta(minutes=30))
+    if dist_url.startswith("tcp://") and not dist_url.endswith(f":{os.environ.get('MASTER_PORT')}"):
+        # The launcher tells torch that it has opened the meeting point itself. That is true of its own port alone: at
+        # another one all processes would wait for somebody to open it.
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    # `env://` would find both numbers itself; the other two forms must be told.
+    rank = int(os.environ.get("RANK", "-1"))
+    dist.init_process_group(
+        backend, init_method=dist_url, world_size=launched, rank=rank, timeout=timedelta(minutes=30)
+    )
 
 
 def end_distributed_mode() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
@@ -17,6 +18,7 @@ from lavis.common.settings import (
     DEVICE,
     FINITE,
     SEED,
+    Rule,
     Section,
     at_least,
     between,
@@ -27,6 +29,10 @@ from lavis.common.settings import (
 
 OBJECTIVES = ("bc", "dpo")
 DPO_BETA = 0.1  # the original's value
+DIST_URL = Rule(
+    "one of env://, tcp://<host>:<port>, file:///<path>",
+    lambda value: bool(re.fullmatch(r"env://|tcp://[^/]+:\d{1,5}|file:///.+", value)),
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class RunSettings(Section, section="run"):
     # Devices and processes.
     device: str = setting("auto", "where the model runs; `auto` takes a GPU if there is one", DEVICE)
     world_size: int = setting(0, "processes; 0: as many as were started", at_least(0))
-    dist_url: str = setting("env://", "where the processes meet")
+    dist_url: str = setting("env://", "where the processes meet; `env://`: where their launcher says", DIST_URL)
     distributed: bool = setting(True, "train with all processes that were started; false: only one may be started")
     find_unused_parameters: bool = setting(False, "of torch's DistributedDataParallel")
     log_freq: int = setting(50, "batches between two lines of the log", at_least(1))

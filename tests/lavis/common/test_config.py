@@ -119,6 +119,11 @@ def test_an_empty_text_on_the_command_line_is_the_default_of_texts() -> None:
     ("run", "said"),
     [
         ({"lr_decay_rate": -2.0}, "run.lr_decay_rate: -2.0 is not a number above 0"),
+        (
+            {"dist_url": "nonsense"},
+            "run.dist_url: 'nonsense' is not one of env://, tcp://<host>:<port>, file:///<path>",
+        ),
+        ({"dist_url": "tcp://host"}, "run.dist_url: 'tcp://host' is not one of"),
         ({"min_len": 50, "max_len": 10}, "run.min_len=50 is more than run.max_len=10"),
     ],
 )
