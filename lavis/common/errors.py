@@ -86,7 +86,7 @@ def unknown(kind: str, name: str, names: Iterable[str], *, prefix: str = "") -> 
 
     `prefix` ("run.") is shown before `name` and before the name that is meant; it plays no part in the comparison.
     """
-    known, name = sorted(map(str, names)), str(name)
+    known, name = sorted(set(map(str, names))), str(name)
     near = difflib.get_close_matches(name, known, n=1)
     shown = known
     if len(known) > 2 * _SHOWN:  # those that are most like it

@@ -11,12 +11,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lavis.common.config import is_no_text, not_a_list
-from lavis.common.errors import ConfigError, unknown
+from lavis.common.errors import ConfigError, first_sentence, unknown
 from lavis.common.settings import (
     ABOVE_ZERO,
     BELOW_ONE,
     DEVICE,
     FINITE,
+    KINDS,
     SEED,
     Rule,
     Section,
@@ -154,6 +155,7 @@ def foreign_keys(run: DictConfig) -> list[str]:
 
 
 LISTS = frozenset(name for name, hint in get_type_hints(RunSettings).items() if hint == list[str])
+SECTIONS = frozenset(name for name, hint in get_type_hints(RunSettings).items() if hint == dict[str, Any])
 TEXTS = frozenset(f"run.{name}" for name, hint in get_type_hints(RunSettings).items() if hint in (str, str | None))
 
 
@@ -162,10 +164,17 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
 
     With `own_keys` the section may hold more (`foreign_keys`): a task of a third party reads them.
     """
-    # `run.job_id=` on the command line is no text in yaml, but none.
     run = run.copy()
+
+    def given(key: str) -> Any:
+        try:
+            return run.get(key, "")
+        except OmegaConfBaseException as error:  # a reference that leads nowhere
+            raise ConfigError(f"run.{key}: {first_sentence(error)}") from error
+
+    # `run.job_id=` on the command line is no text in yaml, but none.
     for item in fields(RunSettings):
-        if item.default == "" and run.get(item.name, "") is None:
+        if item.default == "" and given(item.name) is None:
             run[item.name] = ""
     foreign = foreign_keys(run)
     if own_keys:
@@ -174,10 +183,12 @@ def read_settings(run: DictConfig, *, own_keys: bool = False) -> RunSettings:
         raise ConfigError(unknown("key", f"run.{foreign[0]}", [f"run.{item.name}" for item in fields(RunSettings)]))
     for key in map(str, run):
         # Before OmegaConf converts it: the text of the number 7 would be "7" where the file says 007.
-        if f"run.{key}" in TEXTS and is_no_text(run[key]):
+        if f"run.{key}" in TEXTS and is_no_text(given(key)):
             raise ConfigError(f"run.{key}: yaml reads {run[key]!r} here; put the text in quotes")
-        if key in LISTS and not isinstance(run[key], ListConfig):
+        if key in LISTS and not isinstance(given(key), ListConfig):
             raise ConfigError(not_a_list(f"run.{key}", run[key]))
+        if key in SECTIONS and not isinstance(given(key), DictConfig):
+            raise ConfigError(f"run.{key}: {run[key]!r} is not {KINDS[dict[str, Any]]}")
     # A structured config holds every key to the type of its field, and `to_object` calls the class, which checks rules.
     try:
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunSettings), run))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from omegaconf.errors import OmegaConfBaseException
+
 from lavis.common.config import Config
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, first_sentence
 from lavis.common.registry import registry
 from lavis.tasks.alfworld_action import AlfworldActionTask
 from lavis.tasks.base_task import BaseTask
@@ -20,6 +22,10 @@ def setup_task(cfg: Config) -> BaseTask:
 
 def task_class(cfg: Config) -> type[BaseTask]:
     """The class registered as `run.task`; ConfigError if the config names none."""
-    if not cfg.run_cfg.get("task"):
+    try:
+        name = cfg.run_cfg.get("task")
+    except OmegaConfBaseException as error:  # a reference that leads nowhere
+        raise ConfigError(f"run.task: {first_sentence(error)}") from error
+    if not name:
         raise ConfigError("the config has no run.task")
-    return registry.get_task_class(cfg.run_cfg.task)
+    return registry.get_task_class(name)

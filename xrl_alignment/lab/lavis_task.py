@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import OmegaConf
@@ -20,7 +21,7 @@ from alfworld_native.games import games_hash
 from alfworld_native.language.commands import normalise
 from lavis.common.config import Config, to_dot_list
 from lavis.common.dist_utils import end_distributed_mode, get_rank, get_world_size
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, unknown
 from lavis.common.registry import registry
 from lavis.models import StudentModel, load_preprocess
 from lavis.runners.launch import build_runner
@@ -32,7 +33,7 @@ from xrl_alignment.play.evaluation.actors import PolicyActor
 from xrl_alignment.play.evaluation.metrics import EpisodeResult, summarise, table
 from xrl_alignment.play.evaluation.trials import play_games
 from xrl_alignment.settings.checks import at_least
-from xrl_alignment.settings.fields import setting
+from xrl_alignment.settings.fields import Section, setting
 from xrl_alignment.settings.policy import PolicyConfig
 from xrl_alignment.settings.schema import EnvironmentConfig
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 registry.register("action_normaliser", normalise)
-SectionT = TypeVar("SectionT")
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,18 @@ class AlfworldEpisodeTask(StudentTask):
 
 
 def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> SectionT:
-    """A settings dataclass from a plain section; ConfigError names an unknown key or a value of the wrong type."""
+    """A settings dataclass from the plain section `name`; ConfigError names a key or value that cannot be used."""
+    names = [field.name for field in fields(schema)]
+    if foreign := [key for key in given if key not in names]:
+        raise ConfigError(unknown("key", foreign[0], names, prefix=f"{name}."))
     try:
         # A structured config refuses a key that the schema does not have, and a value of another type.
         settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
+    except ConfigError as error:
+        # The schema's rules call it `policy` or `environment`, as the other programs' files do.
+        raise ConfigError(re.sub(rf"(?<![\w.]){schema.section}\.", f"{name}.", str(error))) from error
     assert isinstance(settings, schema)
     return settings
 

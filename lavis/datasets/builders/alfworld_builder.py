@@ -66,5 +66,5 @@ class AlfworldCapBuilder(BaseDatasetBuilder):
         if storage.is_dir() and not (storage / ANNOTATION_NAME).is_file():
             return ShardFolder(storage, blank_images=blank, skip_bad=self.skip_bad)
         path = storage / ANNOTATION_NAME if storage.is_dir() else storage
-        images = (self.config.build_info.get("images") or {}).get("storage") or path.parent
+        images = self.images_folder("images") or path.parent
         return AnnotationFile(path, Path(images).expanduser(), skip_bad=self.skip_bad, blank_images=blank)

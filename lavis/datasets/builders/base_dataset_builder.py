@@ -35,6 +35,7 @@ class BaseDatasetBuilder:
     def __init__(self, cfg: DictConfig | str | None = None, **run: Any) -> None:
         self.config = cfg if isinstance(cfg, DictConfig) else load_dataset_config(cfg or self.default_config_path())
         self.data_type = str(self.config.get("data_type", "images"))
+        require_section("build_info", self.config.get("build_info"), "annotations.train.storage")
         if cfg is not None and self.DATASET_CONFIG_DICT:
             defaults = load_dataset_config(self.default_config_path(self.config.get("type", "default")))
             known = {
@@ -90,7 +91,9 @@ class BaseDatasetBuilder:
         """Processors that the section names itself."""
         # Over the model's own, which `configure` was given: a section may name one phase alone.
         for processors, key in ((self.vis_processors, "vis_processor"), (self.text_processors, "text_processor")):
-            for phase, settings in (self.config.get(key) or {}).items():
+            section = self.config.get(key)
+            require_section(key, section, "train.name=blip_image_eval")
+            for phase, settings in (section or {}).items():
                 if phase not in ("train", "eval"):
                     raise ConfigError(unknown(f"phase of {key}", str(phase), ("train", "eval")))
                 processors[phase] = processor_of(settings, f"{key}.{phase}")
@@ -105,9 +108,20 @@ class BaseDatasetBuilder:
 
     def annotations(self) -> dict[str, Any]:
         """`build_info.annotations`: what to open for each split, those with neither storage nor url left out."""
-        given = plain((self.config.get("build_info") or {}).get("annotations") or {})
+        section = (self.config.get("build_info") or {}).get("annotations")
+        require_section("build_info.annotations", section, "train.storage")
+        given = plain(section or {})
         check_annotations(given)
         return {split: info for split, info in given.items() if info and (info.get("storage") or info.get("url"))}
+
+    def images_folder(self, data_type: str) -> str:
+        """`build_info.<data_type>.storage`; empty if the section names none."""
+        key, section = f"build_info.{data_type}", self.config.build_info.get(data_type)
+        require_section(key, section, "storage")
+        storage = (section or {}).get("storage") or ""
+        if not isinstance(storage, str):
+            raise ConfigError(f"{key}.storage: {storage!r} is not a path")
+        return storage
 
     def build_split(self, split: str, info: Mapping[str, Any]) -> BaseDataset:
         """The dataset of one split: its class with LAVIS's four arguments. ConfigError if there is no class for it."""
@@ -116,13 +130,19 @@ class BaseDatasetBuilder:
         if kind is None:
             raise ConfigError(f"{type(self).__name__} has no {phase}_dataset_cls, which the split {split} needs")
         # Images lie below one folder, which the annotations' own paths continue.
-        storage = (self.config.build_info.get(self.data_type) or {}).get("storage") or ""
+        storage = self.images_folder(self.data_type)
         return kind(
             vis_processor=self.vis_processors[phase],
             text_processor=self.text_processors[phase],
             ann_paths=[str(path) for path in located(info, Path(get_cache_path("")))],
             vis_root=str(below(storage, Path(get_cache_path("")))) if storage else "",
         )
+
+
+def require_section(key: str, section: object, example: str) -> None:
+    """ConfigError if the value of `key` is there and has no keys of its own, such as `example`."""
+    if section is not None and not isinstance(section, Mapping):
+        raise ConfigError(f"{key}: {section!r} is no section with keys of its own, such as {key}.{example}")
 
 
 def load_dataset_config(path: str) -> DictConfig:

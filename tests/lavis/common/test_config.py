@@ -15,6 +15,7 @@ from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.registry import registry
 from lavis.common.run_settings import TEXTS, foreign_keys, read_settings
+from lavis.tasks import task_class
 
 YAML = """
 model: {arch: blip2_emac, model_type: tiny, max_txt_len: 77, mix_ratio: 0.25}
@@ -130,6 +131,22 @@ def test_an_empty_text_on_the_command_line_is_the_default_of_texts() -> None:
 def test_numbers_with_which_nothing_is_learned_or_written_are_refused(run: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         read_settings(OmegaConf.create(run))
+
+
+@pytest.mark.parametrize("key", ["task", "device", "job_id", "valid_splits", "environment"])
+def test_a_reference_that_leads_nowhere_is_told_with_its_key(tmp_path: Path, key: str) -> None:
+    cfg = make(tmp_path, f"run.{key}=${{nope}}")
+    with pytest.raises(ConfigError, match=f"^run.{key}: .*'nope' not found"):
+        read_settings(cfg.run_cfg)
+    if key == "task":
+        with pytest.raises(ConfigError, match="^run.task: .*'nope' not found"):
+            task_class(cfg)
+
+
+@pytest.mark.parametrize("key", ["environment", "policy"])
+def test_a_list_where_a_section_should_be_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^run.{key}: \[1\] is not a section with keys of its own$"):
+        read_settings(OmegaConf.create({key: [1]}))
 
 
 @pytest.mark.parametrize("beta2", [1.0, -0.1])

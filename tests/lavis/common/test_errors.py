@@ -68,7 +68,9 @@ def test_described_names_the_type_and_is_short() -> None:
 def test_unknown_suggests_the_nearest_name_or_lists_all() -> None:
     names = ["run.seed", "run.num_rounds"]
     assert unknown("key", "run.sed", names) == "unknown key 'run.sed': did you mean 'run.seed'?"
-    assert unknown("task", "x", ["captioning", "action"]) == "unknown task 'x': choose one of action, captioning"
+    assert (
+        unknown("task", "x", ["captioning", "action", "action"]) == "unknown task 'x': choose one of action, captioning"
+    )
     assert unknown("task", "x", []) == "unknown task 'x': choose one of none"
 
 

@@ -96,20 +96,21 @@ def test_options_in_lavis_other_style(household_data: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"run.environment.splitt": "x"}, "run.environment.splitt: Key 'splitt' not in"),
+        ({"run.environment.splitt": "x"}, "unknown key 'run.environment.splitt': did you mean 'run.environment.split'"),
         ({"run.environment.num_envs": "few"}, "run.environment.num_envs: Value 'few'"),
-        ({"run.environment.max_steps": 0}, "environment.max_steps: 0 is not a number of at least 1"),
+        ({"run.environment.max_steps": 0}, "^run.environment.max_steps: 0 is not a number of at least 1"),
         (
             {
                 "run.environment.name": "household",
                 "run.environment.split": "household_train",
                 "run.environment.levels": {"many": 1},
             },
-            "environment.max_steps: .* is less than .* set environment.max_steps=100",
+            "run.environment.max_steps: .* is less than .* set run.environment.max_steps=100",
         ),
         ({"run.policy.num_beams": "x"}, "run.policy.num_beams: Value 'x'"),
+        ({"run.policy.num_beams": 0}, "^run.policy.num_beams: 0 is not a number from 1 to"),
         ({"run.device": "gpu"}, "run.device: 'gpu' is not one of auto, cpu, cuda"),
-        ({"run.policy.decode": "best"}, "policy.decode: 'best' is not one of"),
+        ({"run.policy.decode": "best"}, "^run.policy.decode: 'best' is not one of"),
         ({"run.test_splits": "[]"}, "run.test_splits is empty: an evaluation needs a split"),
         ({"run.fsdp": True}, "alfworld_episode cannot be combined with run.fsdp"),
     ],

@@ -152,3 +152,28 @@ def test_annotations_that_are_no_section() -> None:
     config.build_info.annotations = {"train": "train.json"}
     with pytest.raises(ValueError, match="annotations.train: 'train.json' is no section: write .*train.storage"):
         AlfworldCapBuilder(config).build_datasets()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"build_info": "foo"}, "^build_info: 'foo' is no section .*, such as build_info.annotations.train.storage$"),
+        ({"build_info": {"annotations": "foo"}}, "^build_info.annotations: 'foo' is no section .*train.storage$"),
+        (
+            {"build_info": {"images": "folder"}},
+            "^build_info.images: 'folder' is no section .*build_info.images.storage$",
+        ),
+        ({"build_info": {"images": {"storage": ["a"]}}}, r"^build_info.images.storage: \['a'\] is not a path$"),
+        ({"vis_processor": "blip_image_eval"}, "^vis_processor: 'blip_image_eval' is no section .*, such as vis_proc"),
+        ({"text_processor": ["blip_caption"]}, r"^text_processor: \['blip_caption'\] is no section"),
+    ],
+)
+def test_single_values_where_sections_should_be(annotation_folder: Path, given: dict, message: str) -> None:
+    config = OmegaConf.merge(section(train=annotation_folder / "annotations.json"), {"vis_processor": None})
+    for key, value in given.items():
+        for name, part in value.items() if isinstance(value, dict) else ():
+            config[key][name] = part
+        if not isinstance(value, dict):
+            config[key] = value
+    with pytest.raises(ConfigError, match=message):
+        AlfworldCapBuilder(config).build_datasets()
