@@ -94,7 +94,8 @@ def read_annotations(path: Path) -> list[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".jsonl":
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+            # `splitlines` would also cut at U+2028 and U+0085, which may stand in a JSON text as they are.
+            found = [json.loads(line) for line in text.split("\n") if line.strip()]
         else:
             found = json.loads(text)
     except ValueError as error:

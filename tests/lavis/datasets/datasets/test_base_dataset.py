@@ -42,6 +42,14 @@ def test_annotations_of_several_files_are_numbered(tmp_path: Path) -> None:
     assert (data.vis_processor, data.text_processor) == (1, 2)
 
 
+def test_a_line_ends_at_its_newline_alone(tmp_path: Path) -> None:
+    rows = [{"text": "one\u2028two\u0085three"}, {"text": "four"}]
+    content = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    assert [row["text"] for row in Rows(ann_paths=[write(tmp_path / "a.jsonl", content)]).annotation] == [
+        row["text"] for row in rows
+    ]
+
+
 def test_a_batch_without_samples_that_are_none(tmp_path: Path) -> None:
     data = Rows(ann_paths=[write(tmp_path / "a.json", [{"n": 1}, {"n": 2}])])
     batch = data.collater([data[0], None, data[1]])
