@@ -48,8 +48,10 @@ class CaptionEvalDataset(CaptionDataset):
     """For evaluation: `image`, `image_id` and `instance_id`."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """One image and what it is called."""
+        """One image and what it is called; ConfigError for an annotation without `image_id`."""
         annotation = self.annotation[index]
+        if annotation.get("image_id") is None:
+            raise ConfigError(f"annotation {index} has no `image_id`, by which a caption is compared with its image's")
         return {
             "image": self.image(index),
             "image_id": annotation["image_id"],

@@ -42,13 +42,16 @@ def test_training_and_evaluation(built: dict) -> None:
     assert (one["image_id"], one["instance_id"], one["image"].shape) == ("coco_b", "2", (3, 384, 384))
 
 
-def test_an_annotation_without_caption_or_image(built: dict) -> None:
+def test_an_annotation_without_caption_image_or_its_id(built: dict) -> None:
     del built["train"].annotation[1]["caption"]
     with pytest.raises(ConfigError, match="annotation 1 has no text `caption`"):
         built["train"][1]
     del built["val"].annotation[1]["image"]
     with pytest.raises(ConfigError, match="annotation 1 has no text `image`, but None"):
         built["val"][1]
+    del built["val"].annotation[2]["image_id"]
+    with pytest.raises(ConfigError, match="annotation 2 has no `image_id`"):
+        built["val"][2]
 
 
 def test_an_image_that_is_not_there(built: dict, tmp_path: Path) -> None:
