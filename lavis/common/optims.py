@@ -21,7 +21,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 def warmup_lr_schedule(optimizer: Optimizer, step: int, max_step: int, init_lr: float, max_lr: float) -> None:
     """Linear from `init_lr` at step 0 to `max_lr` at `max_step`, then constant."""
-    # `max_step` may be 0: no warm-up, and the rate is `max_lr` from step 1 on.
+    # `max_step` may be 0: as in LAVIS, step 0 still has `init_lr`, and the rate is `max_lr` from step 1 on.
     set_lr(optimizer, min(max_lr, init_lr + (max_lr - init_lr) * step / max(max_step, 1)))
 
 
@@ -38,6 +38,7 @@ def step_lr_schedule(optimizer: Optimizer, epoch: int, init_lr: float, min_lr: f
 class _LinearWarmup:
     """Warm-up over `warmup_steps` steps of epoch 0 from `warmup_start_lr` (negative: from `init_lr`) to `init_lr`.
 
+    Without warm-up (`warmup_steps` of 0) the very first step still has the rate `warmup_start_lr`, as in LAVIS.
     Further keyword arguments are ignored, as in LAVIS, whose runner passes all it knows.
     """
 
@@ -105,7 +106,10 @@ class LinearWarmupStepLRScheduler(_LinearWarmup):
 
 @registry.register_lr_scheduler("constant_lr")
 class ConstantLRScheduler(_LinearWarmup):
-    """`init_lr` at every step, after the same warm-up in epoch 0 if `warmup_steps` is positive."""
+    """`init_lr` at every step after the same warm-up in epoch 0, whose first step has the rate `warmup_start_lr`.
+
+    So it has with `warmup_steps` of 0, too, unless `warmup_start_lr` is negative.
+    """
 
     def __init__(
         self,

@@ -46,7 +46,9 @@ class RunSettings(Section, section="run"):
     lr_sched: str = setting("linear_warmup_cosine_lr", "schedule of learning rates: a registered name, or module:Class")
     init_lr: float = setting(1e-5, "learning rate after the warm-up", at_least(0))
     min_lr: float = setting(0.0, "learning rate at the end", at_least(0))
-    warmup_lr: float = setting(-1.0, "learning rate at the first batch; below 0: `init_lr`")
+    warmup_lr: float = setting(
+        -1.0, "learning rate at the first batch, also without warm-up; below 0: `init_lr`", FINITE
+    )
     warmup_steps: int = setting(
         0, "batches of linear warm-up, all in the first (inner) epoch, as LAVIS has it", at_least(0)
     )

@@ -119,6 +119,7 @@ def test_an_empty_text_on_the_command_line_is_the_default_of_texts() -> None:
 @pytest.mark.parametrize(
     ("run", "said"),
     [
+        ({"warmup_lr": float("nan")}, "run.warmup_lr: nan is not a finite number"),
         ({"lr_decay_rate": -2.0}, "run.lr_decay_rate: -2.0 is not a number above 0"),
         (
             {"dist_url": "nonsense"},

@@ -39,6 +39,7 @@ RECORDED = [
         {"init_lr": 1e-4, "warmup_steps": 300, "warmup_start_lr": 1e-8, "max_epoch": 3, "min_lr": 0},
         [*WARMUP, *[1e-4] * 5],
     ),
+    ("constant_lr", {"init_lr": 1e-4, "warmup_steps": 0, "warmup_start_lr": 1e-8}, [1e-8, *[1e-4] * 9]),
 ]
 
 
