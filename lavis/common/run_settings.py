@@ -107,7 +107,11 @@ class RunSettings(Section, section="run"):
     fsdp: bool = setting(
         False, "shard weights, gradients and optimiser over the processes (for a language model that trains)"
     )
-    skip_bad_samples: int = setting(0, "unreadable samples that are left out before the run stops", at_least(0))
+    skip_bad_samples: int = setting(
+        0,
+        "unreadable samples that may be left out: of the training data, and as many of each evaluated split",
+        at_least(0),
+    )
     job_id: str = setting("", "name of the run's folder; empty: the time")
     num_threads: int = setting(0, "threads of torch; 0 leaves the number to torch", between(0, 1024))
     wandb_project: str = setting("", "project of Weights & Biases; empty: none")

@@ -461,12 +461,16 @@ def test_bad_samples_are_replaced_whatever_the_split_is_called_that_is_trained_o
     storage = "datasets.alfworld_cap.build_info.annotations"
     settings = {f"{storage}.{split}.storage": annotation_folder for split in ("mine", "val")}
     settings |= {"run.train_splits": "[mine]", "run.batch_size_train": 5, "run.max_epoch": 1, "run.skip_bad_samples": 1}
+    settings["run.valid_splits"] = (
+        "[val]"  # one bad sample is allowed in the training data, and one in each other split
+    )
     runner = make_runner("a", **settings)
     stream = runner.data.train_stream()
     stream.stop = stream.batches_per_epoch
     (batch,) = runner.data.train_batches(stream, torch.device("cpu"))
     assert len(batch["instance_id"]) == 5 and len(batch["skipped"]) == 1
     runner.train()
+    assert [len(line["val_skipped"]) for line in lines(tmp_path / "a") if "val_skipped" in line] == [1]
 
 
 def test_the_samples_of_a_shard_that_was_cut_short_are_left_out(
