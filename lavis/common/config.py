@@ -168,6 +168,12 @@ def require_sections(config: Mapping[Any, Any], *names: str) -> None:
             raise ConfigError(f"{name}: {config[name]!r} is no section: put its keys below it, `key: value`")
 
 
+def require_section(key: str, section: object, example: str) -> None:
+    """ConfigError if the value of `key` is there and has no keys of its own, such as `example`."""
+    if section is not None and not isinstance(section, Mapping):
+        raise ConfigError(f"{key}: {section!r} is no section with keys of its own, such as {key}.{example}")
+
+
 class ConfigValidator:
     """LAVIS's check of a section: `add_argument("max_len", type=int, choices=…, help=…)`, then `validate(section)`."""
 

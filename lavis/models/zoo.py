@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("train", error) from None
 
-from lavis.common.config import load_yaml, merged
+from lavis.common.config import load_yaml, merged, require_section
 from lavis.common.registry import registry
 from lavis.models.base_model import BaseModel
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
@@ -75,6 +75,7 @@ def load_preprocess(config: Mapping[str, Mapping]) -> tuple[Processors, Processo
             raise ConfigError(unknown("key of preprocess", str(kind), ("vis_processor", "text_processor")))
 
     def built(kind: str) -> Processors:
+        require_section(f"preprocess.{kind}", config.get(kind), "train.name=blip_image_eval")
         section = config.get(kind) or {}
         for phase in section:
             if phase not in ("train", "eval"):

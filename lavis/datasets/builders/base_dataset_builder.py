@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lavis.common.config import load_yaml, plain
+from lavis.common.config import load_yaml, plain, require_section
 from lavis.common.dist_utils import barrier, is_main_process
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.utils import get_abs_path, get_cache_path
@@ -137,12 +137,6 @@ class BaseDatasetBuilder:
             ann_paths=[str(path) for path in located(info, Path(get_cache_path("")))],
             vis_root=str(below(storage, Path(get_cache_path("")))) if storage else "",
         )
-
-
-def require_section(key: str, section: object, example: str) -> None:
-    """ConfigError if the value of `key` is there and has no keys of its own, such as `example`."""
-    if section is not None and not isinstance(section, Mapping):
-        raise ConfigError(f"{key}: {section!r} is no section with keys of its own, such as {key}.{example}")
 
 
 def load_dataset_config(path: str) -> DictConfig:

@@ -35,7 +35,9 @@ def test_options_override_the_type(tmp_path) -> None:
         load_model("blip2_emac", "tiny", checkpoint=str(tmp_path / "x.pth"))
 
 
-def test_no_preprocess_section_passes_items_on() -> None:
+def test_a_preprocess_section_is_a_section_or_none_which_passes_items_on() -> None:
+    with pytest.raises(ValueError, match="^preprocess.vis_processor: 'foo' is no section"):
+        load_preprocess({"vis_processor": "foo"})
     vis, txt = load_preprocess({})
     assert type(vis["train"]) is BaseProcessor and txt["eval"]("X") == "X"
 
