@@ -47,6 +47,7 @@ class BatchPlayer:
         self._max_turns = max_turns
         self._show_commands = show_commands
         self._playing: dict[SocketConnection, RecordedEpisode] = {}
+        self._tried_again: set[str] = set()  # games whose first connection was dead before they began
         self.failed: dict[str, str] = {}  # game -> why it could not be played
 
     def play(self, games: Sequence[dict[str, str]]) -> Iterator[RecordedEpisode]:
@@ -54,9 +55,8 @@ class BatchPlayer:
         waiting = deque(games)
         while waiting or self._playing:
             self._begin(waiting)
-            # No game could be begun: the next ones of `waiting` are tried.
-            if not self._playing:
-                continue
+            if not self._playing:  # no game could be begun, and none is left
+                return
             turns = []
             for recorded in self._playing.values():
                 episode = recorded.episode
@@ -74,20 +74,34 @@ class BatchPlayer:
                     yield recorded
 
     def _begin(self, waiting: deque[dict[str, str]]) -> None:
-        """Give every free connection a game; all environments load at the same time."""
-        asked = []
+        """Give every free connection a game; all environments load at the same time.
+
+        A free connection may be dead: the server closes one that is silent for `--idle-timeout`, for instance while the
+        model loads. Then the game gets one more try, on a new connection.
+        """
         while waiting and self._free:
-            connection, game = self._free.popleft(), waiting.popleft()
-            try:
-                connection.send({"command": "init", "traj_file": game["traj_file"]})
-                asked.append((connection, game["game"]))
-            except ServerUnreachable as reason:
-                self._give_up(connection, game["game"], reason)
-        for connection, name in asked:
-            try:
-                self._playing[connection] = RecordedEpisode(name, connection.receive())
-            except (FailedRequest, ServerUnreachable) as reason:
-                self._give_up(connection, name, reason)
+            asked, lost = [], list[tuple[SocketConnection, dict[str, str], Exception]]()
+            while waiting and self._free:
+                connection, game = self._free.popleft(), waiting.popleft()
+                try:
+                    connection.send({"command": "init", "traj_file": game["traj_file"]})
+                    asked.append((connection, game))
+                except ServerUnreachable as reason:
+                    lost.append((connection, game, reason))
+            for connection, game in asked:
+                try:
+                    self._playing[connection] = RecordedEpisode(game["game"], connection.receive())
+                except FailedRequest as reason:
+                    self._give_up(connection, game["game"], reason)
+                except ServerUnreachable as reason:
+                    lost.append((connection, game, reason))
+            for connection, game, why in lost:
+                if game["game"] in self._tried_again:
+                    self._give_up(connection, game["game"], why)
+                else:
+                    self._tried_again.add(game["game"])
+                    waiting.appendleft(game)
+                    self._release(connection, lost=True)
 
     def _step(self, turns: Sequence[Turn], outputs: Sequence[str]) -> None:
         """Carry out the actions; all environments work at the same time."""
@@ -129,5 +143,6 @@ class BatchPlayer:
             lost = True
         if lost:
             connection.close()
-            connection = self._reconnect()
-        self._free.append(connection)
+            self._free.appendleft(self._reconnect())  # first: the others may be dead by now
+        else:
+            self._free.append(connection)

@@ -12,6 +12,7 @@ from typing import Any
 from lavis.common.errors import EmacError
 
 MAX_ANSWER_BYTES = 64 << 20  # a list of all 3,553 training games has 1 MB
+HUNG_UP = "closed: "  # begins the server's last line on a connection that was silent for too long
 Message = dict[str, Any]  # a JSON object
 
 
@@ -61,7 +62,7 @@ class SocketConnection:
             raise self._lost(error) from error
 
     def receive(self) -> Message:
-        """Wait for the next answer; FailedRequest if it is `success: false`."""
+        """Wait for the next answer; FailedRequest if it is `success: false`, and the connection goes on."""
         try:
             line = self._lines.readline(MAX_ANSWER_BYTES)
         except OSError as error:
@@ -73,7 +74,10 @@ class SocketConnection:
         except ValueError as error:
             raise self._lost(f"its answer is not JSON: {error}") from error
         if not isinstance(answer, dict) or answer.get("success") is not True:
-            raise FailedRequest(str(answer.get("error", answer) if isinstance(answer, dict) else answer))
+            reason = str(answer.get("error", answer) if isinstance(answer, dict) else answer)
+            if reason.startswith(HUNG_UP):
+                raise self._lost(reason)
+            raise FailedRequest(reason)
         return answer
 
     def close(self) -> None:

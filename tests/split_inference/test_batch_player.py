@@ -9,7 +9,7 @@ from PIL import Image
 
 from alfworld_native.language.commands import MAX_THOUGHTS, canonical
 from split_inference.batch_player import parse_action
-from split_inference.socket_connection import SocketConnection
+from split_inference.socket_connection import ServerUnreachable, SocketConnection
 from split_inference.trajectories import TrajectoryFolder
 from tests.split_inference.players import Says, make_player
 from tests.split_inference.servers import PATIENCE_S
@@ -126,6 +126,44 @@ def test_a_game_whose_environment_is_lost_counts_as_failed_and_another_environme
         connection.close()
     assert list(playing.failed) == [games[0]["game"]] and len(opened) == 1
     assert sorted(won) == sorted(game["game"] for game in games[1:])
+
+
+def test_games_are_played_on_new_connections_if_the_old_ones_were_silent_for_too_long(start, games, planner, tmp_path):
+    server = start("--idle-timeout", "1")
+    connections = [SocketConnection("localhost", server.port, PATIENCE_S) for _ in range(3)]
+    for connection in connections:  # wait for the server's last line, as while a model loads, and leave it unread
+        connection._socket.recv(1, socket.MSG_PEEK)
+
+    def reconnect():
+        connections.append(SocketConnection("localhost", server.port, PATIENCE_S))
+        return connections[-1]
+
+    playing = make_player(connections[:3], planner, tmp_path, reconnect=reconnect)
+    won = [recorded.episode.game for recorded in playing.play(games) if recorded.episode.won]
+    for connection in connections:
+        connection.close()
+    assert not playing.failed and sorted(won) == sorted(game["game"] for game in games)
+
+
+def test_a_game_that_ends_its_environment_twice_before_it_begins_counts_as_failed(
+    connections, games, planner, tmp_path
+):
+    class Crashes:
+        """A connection whose environment crashes when it loads a game."""
+
+        def send(self, request):
+            """The request arrives."""
+
+        def receive(self):
+            raise ServerUnreachable("it closed the connection")
+
+        def close(self):
+            """Nothing to close."""
+
+    spare = [Crashes(), connections[0], connections[1]]
+    playing = make_player([Crashes()], planner, tmp_path, reconnect=lambda: spare.pop(0))
+    won = [recorded.episode.game for recorded in playing.play(games) if recorded.episode.won]
+    assert playing.failed == {games[0]["game"]: "it closed the connection"} and len(won) == 4 and len(spare) == 1
 
 
 @pytest.mark.parametrize(
