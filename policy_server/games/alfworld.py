@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from alfworld_native.language.commands import canonical, normalise
 from policy_server.games.prompts import ModelPrompt, ParsedAction, PromptError, with_notes
-from xrl_alignment.agents.language.answers import ground
+from xrl_alignment.agents.language.answers import ground, read_answer, without_reasoning
 from xrl_alignment.agents.language.prompt import CUE
 
 TASKS = {"ALFWorld": "household tasks in a text world"}
@@ -40,11 +40,16 @@ def model_prompt(task: str, prompt: str, commands: Sequence[str], history: Seque
 
 
 def parse(text: str, commands: Sequence[str]) -> ParsedAction:
-    """The command in `text`. If `commands` is not empty: the one that it means, see `ground`, or FALLBACK."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # The last one: a model that reasons may name several, and ends with the one that it means.
-    labelled = [line for line in lines if line.lower().startswith(("action:", "command:"))]
-    command = normalise(labelled[-1].partition(":")[2] if labelled else text)
+    """The command in `text`, read as `read_answer` does, or else its first line.
+
+    If `commands` is not empty: the one that it means, see `ground`, or FALLBACK.
+    """
+    said = without_reasoning(text)
+    labelled = [line for line in map(str.strip, said.splitlines()) if line.lower().startswith(("action:", "command:"))]
+    labelled = [found for line in labelled if (found := line.partition(":")[2])]
+    if labelled:  # the last one: a model that reasons may name several, and ends with the one that it means
+        said = labelled[-1]
+    command = read_answer(said).action or normalise(said)
     notes: list[str] = []
     if not command:
         command, notes = FALLBACK, [f"no command found in the model's answer: {FALLBACK}"]

@@ -24,6 +24,15 @@ POSSIBLE = ("go to cabinet 1", "move mug 1 to cabinet 1", "look")
         ("I should look there.\nAction: go to cabinet 1", "go to cabinet 1"),
         ("put mug 1 on cabinet 1", "move mug 1 to cabinet 1"),  # the game's own dialect comes back
         ("go to cabinte 1", "go to cabinet 1"),
+        ("1. go to cabinet 1", "go to cabinet 1"),
+        ("<think>I could look.</think>\ngo to cabinet 1", "go to cabinet 1"),
+        ("<think>\nAction: move mug 1 to cabinet 1\n</think>\ngo to cabinet 1", "go to cabinet 1"),
+        ("The next action is: go to cabinet 1", "go to cabinet 1"),
+        ("I see a room.\nNext command: go to cabinet 1", "go to cabinet 1"),
+        ("I will go there.\n\ngo to cabinet 1", "go to cabinet 1"),
+        ("Command:\ngo to cabinet 1", "go to cabinet 1"),
+        ("**Action:** go to cabinet 1, then open it", "go to cabinet 1"),
+        ("Action: look\nNo, the mug is here.\nAction: move mug 1 to cabinet 1", "move mug 1 to cabinet 1"),
     ],
 )
 def test_the_command_that_was_meant(text, command):
