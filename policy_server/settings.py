@@ -94,7 +94,8 @@ class MemorySettings(Section, section="memory"):
         check_has_effect("memory.cache_distance", self.cache_distance, valid, "memory.cache is set")
 
 
-MODEL_NAME = re.compile(r"[\w./:-]{1,200}")  # what a request may name
+_NAME_LETTERS = "A-Za-z0-9_./:-"  # ASCII alone: a header carries the name
+MODEL_NAME = re.compile(f"[{_NAME_LETTERS}]{{1,200}}")  # what a request may name
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ class ModelSettings(Section, section="model"):
 
     @property
     def name(self) -> str:
-        """The model's name in `/health` and in requests: the last part of its path."""
-        return self.path.rstrip("/").rpartition("/")[2]
+        """The model's name in `/health` and in requests: the last part of its path, `my-model` for `my model`."""
+        return re.sub(f"[^{_NAME_LETTERS}]+", "-", self.path.rstrip("/").rpartition("/")[2])[:200]
 
 
 @dataclass
@@ -163,7 +164,9 @@ class PolicyServerSettings:
         table = {self.model.name: self.model}
         for name, entry in self.models.items():
             if not MODEL_NAME.fullmatch(str(name)):
-                raise ConfigError(f"models.{name}: a request could not name it; use letters, digits and . / : _ -")
+                raise ConfigError(
+                    f"models.{name}: a request could not name it; use English letters, digits and . / : _ -"
+                )
             if name in table:
                 raise ConfigError(f"models.{name}: the default model has this name already")
             if not isinstance(entry, dict) or "path" not in entry:

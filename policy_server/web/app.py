@@ -21,7 +21,7 @@ from policy_server.web.api_keys import ApiKeys
 from policy_server.web.chat import add_chat_routes
 from policy_server.web.conversion import reasons, recent_from
 from policy_server.web.gate import ACTIONS, CALLER, CHAT, GateMiddleware
-from policy_server.web.responses import refusal_headers, refusal_status_and_body
+from policy_server.web.responses import SECURITY_HEADERS, refusal_headers, refusal_status_and_body
 from policy_server.web.schemas import (
     ErrorBody,
     HealthStatus,
@@ -136,6 +136,17 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
         refusal = RequestRefused(error.status_code, "http", str(error.detail))
         status, body = refusal_status_and_body(refusal, request.url.path)
         return JSONResponse(body, status, error.headers)
+
+    # A bug of ours. Starlette raises it again after this answer, so the server's log has the traceback.
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        refusal = RequestRefused(500, "internal_error", "the server failed; its log has the reason")
+        if request.url.path in ACTIONS:
+            transport = "chat" if request.url.path == CHAT else "http"
+            admission.refused(transport, request.scope.get(CALLER, "-"), refusal)
+        status, body = refusal_status_and_body(refusal, request.url.path)
+        # The headers here, because this answer does not pass the gate; uvicorn ends the connection after an error.
+        return JSONResponse(body, status, {**SECURITY_HEADERS, "Connection": "close"})
 
     app.add_middleware(GateMiddleware, admission=admission, keys=keys)
     return app

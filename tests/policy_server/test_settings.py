@@ -8,7 +8,7 @@ import pytest
 from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.settings import settings_of
-from policy_server.settings import PolicyServerSettings, tables
+from policy_server.settings import MODEL_NAME, PolicyServerSettings, tables
 from xrl_alignment.settings.loading import load_config
 
 
@@ -57,6 +57,12 @@ def test_further_models_have_names_of_their_own():
     assert list(table) == ["b", "c"] and table["c"].device == "cpu"
 
 
+@pytest.mark.parametrize(("folder", "name"), [("my tiny/", "my-tiny"), ("größe+2", "gr-e-2"), ("模型", "-")])
+def test_every_default_model_can_be_named_in_requests_and_headers(folder, name):
+    table = load_config(PolicyServerSettings, None, [f"model.path='models/{folder}'"]).model_table()
+    assert list(table) == [name] and MODEL_NAME.fullmatch(name)
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -68,6 +74,7 @@ def test_further_models_have_names_of_their_own():
         "models.c={path: x, max_tokens: 512.5}",
         "models.c={path: x, options: {pretrained: y}}",
         "models.c+d={path: x}",
+        "models.größe={path: x}",
     ],
 )
 def test_bad_entries_of_models_are_named(entry):

@@ -68,3 +68,19 @@ def test_the_metrics_count(serve):
         assert float(lines[f'policy_stage_seconds_sum{{stage="{stage}"}}']) >= 0
     assert lines["policy_batch_size_count"] == "1.0"
     assert float(lines["process_resident_memory_bytes"]) > 1e6
+
+
+def test_a_bug_of_ours_has_a_json_body_too(serve, monkeypatch):
+    def fail(result):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("policy_server.web.actions.headers_from", fail)
+    monkeypatch.setattr("policy_server.web.chat.completion", lambda head, result: fail(result))
+    server = serve()
+    answer = server.http.post("/get_action", json=action_body())
+    assert (answer.status_code, answer.json()["error"]) == (500, "internal_error")
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    body = {"model": TINY, "messages": [{"role": "user", "content": TEXT["prompt"]}], "max_tokens": 4}
+    answer = server.http.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert 'status="500",transport="chat"' in server.http.get("/metrics").text
