@@ -228,6 +228,8 @@ def run_settings(arguments: argparse.Namespace, instructions: str) -> dict[str, 
                     f"--options {option} has no effect here: of the settings file only model:, policy: and "
                     f"{', '.join(READ)} count; --help names this program's own options for games and turns"
                 )
+        # Not the file's name nor `--options`: both can be spelt in several ways, and name settings of speed, too.
+        del given["cfg_path"], given["options"]
         given |= {name: shareable(config)[name] for name in ("model", "policy")}
         given["shown"] = {"tell_objects": shown.tell_objects, "blank_frames": shown.blank_frames}
     return given

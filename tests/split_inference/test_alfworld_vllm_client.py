@@ -110,6 +110,22 @@ def test_a_settings_file_that_was_edited_is_another_run(tmp_path):
     assert {key for key in before if before[key] != after[key]} == {"policy"}
 
 
+def test_a_run_of_a_settings_file_goes_on_with_another_speed_and_another_spelling_of_its_path(tmp_path, monkeypatch):
+    (tmp_path / "player.yaml").write_text("policy: {num_beams: 2}\n")
+    monkeypatch.chdir(tmp_path)
+    first, second, other = (
+        alfworld_vllm_client.run_settings(
+            alfworld_vllm_client.parse_arguments(["--output-dir", "out", "--cfg-path", path, *options]), ""
+        )
+        for path, *options in (
+            ("player.yaml",),
+            (str(tmp_path / "player.yaml"), "--options", "run.max_batch=2", "policy.num_beams=2"),
+            ("player.yaml", "--options", "environment.blank_frames=true"),
+        )
+    )
+    assert first == second and {key for key in first if first[key] != other[key]} == {"shown"}
+
+
 @pytest.mark.parametrize(("named", "same"), [(["--model-name", "m"], True), ([], False)])
 def test_a_named_model_may_be_served_elsewhere_when_a_run_continues(tmp_path, named, same):
     """Before, a model server that had moved to another node made it another run."""
