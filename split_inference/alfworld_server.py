@@ -181,7 +181,10 @@ def find_game(traj_file: str, folders: List[str]) -> GameFiles:
         os.stat(path)
     except (OSError, ValueError) as error:  # ValueError: a zero byte, half a surrogate pair
         raise RequestError(f"no game {traj_file[:200]!r}: {error}") from error
-    if os.path.basename(path) in (GAME_FILE, TRAJECTORY_FILE):
+    beside = os.path.join(os.path.dirname(path), GAME_FILE)
+    # Without a game file beside it a traj_data.json is read as a copy, whose folder can have any name; AI2-THOR's trial
+    # folders, some of which have no game file, are found by the task_id as well.
+    if path == beside or (os.path.basename(path) == TRAJECTORY_FILE and os.path.isfile(beside)):
         path = os.path.dirname(path)
     if os.path.isdir(path):
         game = _game_in(path, os.path.join(path, TRAJECTORY_FILE))
@@ -624,7 +627,8 @@ class ClientSession:
             folder = allowed(_folder_field(request, "traj_dir"), self._folders)
             if not os.path.isdir(folder):
                 raise RequestError(f"no folder {folder} on the server")
-            files = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+            # Hidden files, such as the `._x.json` that macOS leaves in archives, hold no trajectories.
+            files = sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
             games = [{"traj_file": os.path.join(folder, name), "game": name[:-5]} for name in files]
             return {"games": games, "settings": self._settings()}
         root = self._options.data_dir

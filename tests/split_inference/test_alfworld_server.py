@@ -126,6 +126,7 @@ def check_lists(client, household_data, trials, tmp_path):
     assert 0 < len(heldout) < len(games)
     (tmp_path / "task_1.json").write_text("{}")
     (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "._task_1.json").write_text("")
     listed = client.ask("list_games", traj_dir=str(tmp_path))["games"]
     assert listed == [{"traj_file": str(tmp_path / "task_1.json"), "game": "task_1"}]
     assert "no games for --env household" in client.ask("list_games", data_dir=str(tmp_path))["error"]
@@ -133,10 +134,13 @@ def check_lists(client, household_data, trials, tmp_path):
 
 
 def test_a_copy_of_a_trajectory_leads_to_its_game(start, trials, tmp_path):
-    shutil.copy(trials[5] / "traj_data.json", tmp_path / "task_1.json")
+    names = ("task_1.json", "traj_data.json")  # the second one is no trial folder's: no game file lies beside it
+    for name in names:
+        shutil.copy(trials[5] / "traj_data.json", tmp_path / name)
     with closing(start("--traj-dir", str(tmp_path)).connect()) as client:
-        begin = client.ask("init", traj_file=str(tmp_path / "task_1.json"))
-    assert begin["game"] == f"{trials[5].parent.name}/{trials[5].name}"
+        for name in names:
+            begin = client.ask("init", traj_file=str(tmp_path / name))
+            assert begin["game"] == f"{trials[5].parent.name}/{trials[5].name}"
 
 
 def test_files_outside_the_servers_folders_are_out_of_reach(start, trials, tmp_path):
