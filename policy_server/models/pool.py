@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -88,7 +89,7 @@ class ModelPool:
         settings = self.settings(name)
         if name not in self._loaded:
             # Before it has been loaded once: the bytes of its weight files, 0 if it is no local folder.
-            files = Path(settings.path).glob("*.safetensors")
+            files = Path(os.path.expanduser(settings.path)).glob("*.safetensors")
             self._make_room(name, self._sizes.get(name) or sum(file.stat().st_size for file in files))
             logger.info("loading %s from %s", name, settings.path)
             self._loaded[name] = model = self._load(settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,11 +48,11 @@ class TransformersModel:
         if settings.quantization != "none":
             options |= {"quantization_config": _quantization(settings.quantization), "device_map": {"": str(device)}}
         # A folder without a model is refused before Transformers looks for a hub model of that name.
-        folder = Path(settings.path).expanduser()
+        path = os.path.expanduser(settings.path)
         looks_local = settings.path.startswith((".", "/", "~")) or settings.path.count("/") > 1
-        if looks_local and not (folder / "config.json").is_file():
+        if looks_local and not (Path(path) / "config.json").is_file():
             raise ConfigError(f"model.path={settings.path}: no config.json in there; give a model's folder or a hub id")
-        self.processor, model = _load(settings.path, options)
+        self.processor, model = _load(path, options)
         self.model = model.eval() if "device_map" in options else model.to(device).eval()
         # Rows of a batch have prompts of different lengths; with padding on the left all answers begin at one column.
         self.processor.tokenizer.padding_side = "left"

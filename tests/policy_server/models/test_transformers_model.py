@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
 from policy_server.games.prompts import ModelPrompt
+from policy_server.metrics import Metrics
 from policy_server.models.loading import load_model
+from policy_server.models.pool import ModelBudgetError, ModelPool
 from policy_server.models.transformers_model import by_row
 from policy_server.models.vision_model import ChatJob, ChatTurn, ModelJob, ModelLoadError, VisionModel
 from policy_server.settings import ModelSettings
@@ -24,6 +27,16 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> VisionModel:
     """A LLaVA, because its processor needs no torchvision; Qwen2-VL is tested with `make test-vllm`."""
     folder = write_llava(tmp_path_factory.mktemp("models") / "tiny-llava")
     return load_model(ModelSettings(path=str(folder), device="cpu"))
+
+
+def test_a_path_in_the_users_own_folder_is_loaded_and_counted(llava: VisionModel, monkeypatch: pytest.MonkeyPatch):
+    folder = Path(llava.processor.tokenizer.name_or_path)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    settings = ModelSettings(path=f"~/{folder.name}", device="cpu")
+    assert load_model(settings).bytes == llava.bytes
+    pool = ModelPool({"llava": settings}, 1000, Metrics(), load=lambda settings: pytest.fail("it is too large"))
+    with pytest.raises(ModelBudgetError):
+        pool.get("llava")
 
 
 def test_rows_of_a_batch_are_answered_as_if_alone(llava: VisionModel):
