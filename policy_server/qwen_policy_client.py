@@ -65,7 +65,7 @@ class PolicyServerError(OSError):
 
 
 class UsageError(ValueError):
-    """An argument of this program that cannot be used here; the text names it and says how to fix it."""
+    """An argument or a key that cannot be used here; the text names it and says how to fix it."""
 
 
 EnvId = str | int
@@ -100,7 +100,7 @@ class _ClientBase:
     ) -> None:
         """`timeout` is in seconds, for one try. `image_format` is jpeg or png; ValueError for any other.
 
-        Without `api_key`, the environment variable EMAC_POLICY_KEY gives the key.
+        Without `api_key`, the environment variable EMAC_POLICY_KEY gives the key; UsageError if no header can carry it.
         """
         if image_format not in ("jpeg", "png"):
             raise ValueError(f"image_format={image_format!r}: choose jpeg (small) or png (lossless)")
@@ -110,7 +110,9 @@ class _ClientBase:
         self.model = model
         self.image_format = image_format
         self.last_reasoning = ""
-        key = api_key or os.environ.get("EMAC_POLICY_KEY", "")
+        key = (api_key or os.environ.get("EMAC_POLICY_KEY", "")).strip()  # a file's last line end, for instance
+        if not (key.isascii() and key.isprintable()):  # a header could not carry it; the key itself is not shown
+            raise UsageError("the API key (api_key, EMAC_POLICY_KEY) has a character that is not printable ASCII")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._lock = threading.Lock()  # threads may share a client, each with its `env_id`
         self._episodes: dict[EnvId, _Episode] = {}
@@ -421,13 +423,20 @@ def play(client: QwenPolicyClient, env: Any, task_name: str, steps: int, tempera
     return steps
 
 
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
 def main() -> int:
     """Play one episode and print it; the exit code is 2 after an error, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default=DEFAULT_URL)
     parser.add_argument("--env", choices=("stand-in", "minerl"), default="stand-in")
     parser.add_argument("--task", default=DEFAULT_TASK)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=_count, default=100)
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--model", default="", help="one of the server's models (empty: its default)")
     arguments = parser.parse_args()

@@ -22,6 +22,7 @@ from policy_server.qwen_policy_client import (
     QwenPolicyClient,
     UsageError,
     encode,
+    main,
     make_environment,
     play,
     step_environment,
@@ -280,3 +281,21 @@ def test_the_example_runs_from_any_folder(server_process, tmp_path):
     assert "episode over after 2 steps" in done.stdout
     missing = subprocess.run([*command, "--env", "minerl"], capture_output=True, text=True, timeout=240)
     assert (missing.returncode, missing.stderr.startswith("error: --env minerl needs MineRL")) == (2, True)
+
+
+@pytest.mark.parametrize("client", [QwenPolicyClient, AsyncQwenPolicyClient])
+def test_a_key_loses_its_line_end_and_one_that_no_header_carries_is_not_shown(client, monkeypatch):
+    assert client(api_key="secret-key-1\n")._headers == {"Authorization": "Bearer secret-key-1"}
+    for key in ("secret-schlüssel", "secret\nkey"):
+        monkeypatch.setenv("EMAC_POLICY_KEY", key)
+        with pytest.raises(UsageError, match="EMAC_POLICY_KEY.* not printable ASCII") as caught:
+            client()
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("steps", ["-3", "0"])
+def test_an_episode_of_no_steps_is_refused(steps, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["qwen_policy_client.py", "--steps", steps])
+    with pytest.raises(SystemExit):
+        main()
+    assert f"argument --steps: {steps} is less than 1" in capsys.readouterr().err
