@@ -14,6 +14,7 @@ accepted requests, then ends. The guide is docs/policy_server.md.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import shlex
@@ -43,7 +44,7 @@ def read_command_line(argv: list[str] | None = None) -> PolicyServerSettings:
     """The settings of the environment, changed by the command line: by `--options`, then by the other arguments."""
     arguments = parse_args(__doc__, add_arguments, argv, cfg_required=False, settings="docs/policy_server.md")
     shortcuts = {"model.path": arguments.model, "server.host": arguments.host, "server.port": arguments.port}
-    options = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
+    options = [_option(key, value) for key, value in shortcuts.items() if value is not None]
     return settings_from(os.environ, arguments.cfg_path, [*arguments.options, *options])
 
 
@@ -60,9 +61,14 @@ def settings_from(
     except ValueError as error:
         raise ConfigError(f"{OPTIONS_VARIABLE}: {error}; write key=value, separated by blanks") from error
     if environment.get(MODEL_VARIABLE):
-        given.append(f"model.path={environment[MODEL_VARIABLE]}")
+        given.append(_option("model.path", environment[MODEL_VARIABLE]))
     file = cfg_path or environment.get(CFG_VARIABLE) or None
     return load_config(PolicyServerSettings, file, [*given, *options])
+
+
+def _option(key: str, value: object) -> str:
+    # A text in quotes: yaml reads `::`, `hf_vlm:` and `a #b` otherwise. JSON is yaml.
+    return f"{key}={json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"
 
 
 if __name__ == "__main__":
@@ -164,7 +170,7 @@ def load_model(**settings: object) -> None:
 
     `settings` are those of the section `model`. Without this call, `app` loads the environment's model when it starts.
     """
-    app.load([f"model.{key}={value}" for key, value in settings.items()])
+    app.load([_option(f"model.{key}", value) for key, value in settings.items()])
 
 
 if __name__ == "__main__":

@@ -164,6 +164,15 @@ def test_the_environment_says_what_the_flags_say(tmp_path):
         settings_from({OPTIONS_VARIABLE: "model.path='a"})
 
 
+@pytest.mark.parametrize("text", ["./a #b", "hf_vlm:", "C:\\new", "{a", "007", "größe 😀", "a: b"])
+def test_shortcuts_are_texts_whatever_yaml_would_make_of_them(text):
+    assert read_command_line(["--model", text]).model.path == text
+    assert settings_from({MODEL_VARIABLE: text}).model.path == text
+    assert read_command_line(["--host", "::", "--port", "0"]).server == ServerSettings(host="::", port=0)
+    with pytest.raises(ConfigError, match=r"""in quotes, in a shell 'server.host="…"'$"""):
+        read_command_line(["--options", "server.host=::"])
+
+
 @pytest.fixture
 def environment(monkeypatch) -> pytest.MonkeyPatch:
     for name in (CFG_VARIABLE, OPTIONS_VARIABLE, KEYS_VARIABLE):

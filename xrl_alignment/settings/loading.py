@@ -205,8 +205,9 @@ def _refuse_wrong_kinds(schema: type, layer: DictConfig, source: str) -> None:
             referring = value is None or (isinstance(value, str) and "${" in value)
             if typing.get_origin(_type_of(schema, key)) is list and not isinstance(value, list) and not referring:
                 raise ConfigError(f"{source}: {not_a_list(key, value)}")
-            if _type_of(schema, key) is str and is_no_text(value):
-                raise ConfigError(f"{source}: {key}: yaml reads {value!r} here; put the text in quotes")
+            if _type_of(schema, key) is str and (is_no_text(value) or isinstance(value, dict)):
+                shell = f""", in a shell '{key}="…"'""" if source == "--options" else ""
+                raise ConfigError(f"{source}: {key}: yaml reads {value!r} here; put the text in quotes{shell}")
 
 
 def _type_of(schema: type, key: str) -> typing.Any:
