@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -36,6 +36,7 @@ logger = logging.getLogger("policy_server.requests")
 
 ResultT = TypeVar("ResultT")
 TimedT = TypeVar("TimedT", "ActionResult", "ChatResult")
+RECENT_CALLERS = 16  # whose last steps are kept; a step's thumbnail takes up to 0.3 MB
 ANSWER_TOKENS = 512  # of an answer, if the request gives no number and the model allows as many
 
 
@@ -96,7 +97,6 @@ class ChatResult:
 class RecentStep:
     """A step as `/ui` shows it. `query` has no image; `thumbnail` is a small copy. `when` is Unix time in seconds."""
 
-    caller: str
     query: ActionQuery
     result: ActionResult
     thumbnail: Image.Image
@@ -114,7 +114,7 @@ class AdmissionControl:
         self.limiter = RateLimiter(server.rate_per_s, server.burst)
         self.sessions = Sessions(memory.sessions, memory.history, memory.session_idle_s)
         self.cache = ActionCache(memory.cache, memory.cache_distance)
-        self.recent: deque[RecentStep] = deque(maxlen=server.recent)
+        self.recent: OrderedDict[str, deque[RecentStep]] = OrderedDict()  # by caller, who acted last at the end
         self.queue: BatchQueue[ModelJob | ChatJob, Any] = BatchQueue(
             pool.answer,
             limit=queue.limit,
@@ -254,7 +254,11 @@ class AdmissionControl:
         # Only now: a step that was refused is no part of the history that the next prompt shows.
         self.sessions.add(caller, query.session, f"{query.step}: {result.parsed.summary}")
         # Without the encoded image: the page shows the thumbnail, and megabytes of each step would stay in memory.
-        self.recent.append(RecentStep(caller, replace(query, image=b""), result, thumbnail, time.time()))
+        steps = self.recent.pop(caller, None) or deque(maxlen=self.settings.server.recent)
+        steps.append(RecentStep(replace(query, image=b""), result, thumbnail, time.time()))
+        self.recent[caller] = steps
+        if len(self.recent) > RECENT_CALLERS:
+            self.recent.popitem(last=False)
         return result
 
     async def _chat(self, query: ChatQuery) -> ChatResult:

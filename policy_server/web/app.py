@@ -99,7 +99,7 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
     @app.get("/ui/recent", responses=_NO_KEY)
     async def recent(request: Request) -> list[dict[str, Any]]:
         """The caller's last steps, newest first."""
-        own = [step for step in admission.recent if step.caller == request.scope[CALLER]]
+        own = list(admission.recent.get(request.scope[CALLER], ()))
         # In a thread: each thumbnail becomes a JPEG, and the event loop answers others meanwhile.
         return await asyncio.to_thread(lambda: [recent_from(step) for step in reversed(own)])
 

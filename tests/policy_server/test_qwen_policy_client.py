@@ -78,7 +78,7 @@ def test_steps_and_history_begin_anew_with_an_episode(serve):
 def histories(server) -> dict[str, list[int]]:
     """The steps of each session that the server has shown to its model."""
     steps: dict[str, list[int]] = {}
-    for seen in reversed(server.admission.recent):
+    for seen in reversed(server.admission.recent["anonymous 127.0.0.1"]):
         steps.setdefault(seen.query.session, []).insert(0, seen.query.step)
     return steps
 
@@ -110,8 +110,11 @@ def test_environments_that_share_a_client_have_histories_of_their_own(serve):
             assert len(server.admission.sessions.steps("anonymous 127.0.0.1", session)) == 3
         client.reset(env_id=2)
         client.get_action(OBS, CAVE, max_tokens=4, env_id=2)
-        assert server.admission.recent[-1].query.step == 1
-        assert server.admission.recent[-1].query.session not in seen and len(server.admission.sessions) == 4
+        assert server.admission.recent["anonymous 127.0.0.1"][-1].query.step == 1
+        assert (
+            server.admission.recent["anonymous 127.0.0.1"][-1].query.session not in seen
+            and len(server.admission.sessions) == 4
+        )
 
 
 def test_environments_without_a_name_do_not_become_one_history(serve, held_model: HeldModel):
@@ -128,7 +131,7 @@ def test_environments_without_a_name_do_not_become_one_history(serve, held_model
         assert [sum(map(len, histories(server).values())), len(histories(server)[""])] == [3, 2]
         client.reset()
         client.get_action(OBS, CAVE, max_tokens=4)
-        assert server.admission.recent[-1].query.session == client.session
+        assert server.admission.recent["anonymous 127.0.0.1"][-1].query.session == client.session
 
 
 def test_a_busy_server_is_asked_again(serve, held_model: HeldModel, monkeypatch):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from policy_server.admission import control
 from policy_server.admission.control import ActionQuery, ActionResult, AdmissionControl, ChatQuery
 from policy_server.metrics import Metrics
 from policy_server.models.pool import ModelPool
@@ -96,8 +97,16 @@ def test_another_history_is_another_situation():
 def test_what_is_shown_is_small_and_holds_no_upload():
     large = ActionQuery(encoded_image(size=(1280, 720)), CAVE)
     _, _, admission = acted([("lab", large)] * 3, "server.recent=2")
-    assert len(admission.recent) == 2
-    assert all(seen.query.image == b"" and seen.thumbnail.size == (320, 180) for seen in admission.recent)
+    shown = admission.recent["lab"]
+    assert len(shown) == 2
+    assert all(seen.query.image == b"" and seen.thumbnail.size == (320, 180) for seen in shown)
+
+
+def test_a_caller_keeps_its_last_steps_however_busy_another_is(monkeypatch):
+    monkeypatch.setattr(control, "RECENT_CALLERS", 2)
+    ask = ActionQuery(encoded_image(), CAVE)
+    _, _, admission = acted([(caller, ask) for caller in ("first", "lab", "home", "home", "home")], "server.recent=2")
+    assert {caller: len(steps) for caller, steps in admission.recent.items()} == {"lab": 1, "home": 2}
 
 
 def test_more_answers_than_the_queue_holds_are_refused_for_good():

@@ -36,7 +36,7 @@ def test_the_page_shows_the_last_steps(serve, tmp_path):
         sent = {"content": encoded_image("JPEG"), "headers": {"Content-Type": "image/jpeg"}}
         assert server.http.post("/get_action/image", params=fields, **sent).status_code == 200
     attack = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
-    newest = server.admission.recent[-1]
+    newest = server.admission.recent["anonymous 127.0.0.1"][-1]
     newest.result.parsed = ParsedAction({**newest.result.parsed.action, "jump": 1, "camera": [5, 0]}, attack, "")
     page = page_in_browser(f"{server.url}/ui", tmp_path)
     assert text_of(page, "h2") == [f"{CAVE}, step 3", f"{CAVE}, step 2"]
