@@ -35,24 +35,40 @@ class WebSocketSteps:
     async def run(self) -> None:
         """Answer until the client closes the connection, or is silent for too long."""
         idle_s = self.admission.settings.server.websocket_idle_s
-        while True:
-            try:
-                message = await asyncio.wait_for(self.socket.receive(), idle_s)
-            except asyncio.TimeoutError:
-                await self.socket.close(CLOSE_IDLE, f"no message for {idle_s:g} s")
-                return
-            if message["type"] == "websocket.disconnect":
-                return
-            try:
-                answer = await self._answer(message)
-            except RequestRefused as refusal:
-                # A message that is refused leaves the connection open: the next one may be right.
-                self.admission.refused("ws", self.caller, refusal)
-                answer = {**refusal.body(), "status": refusal.status}
-                if refusal.retry_after_s is not None:
-                    answer["retry_after_s"] = refusal.retry_after_s
-            if answer:
-                await self.socket.send_json(answer)
+        coming = asyncio.ensure_future(self.socket.receive())
+        try:
+            while True:
+                if not (await asyncio.wait({coming}, timeout=idle_s))[0]:
+                    await self.socket.close(CLOSE_IDLE, f"no message for {idle_s:g} s")
+                    return
+                message = coming.result()
+                if message["type"] == "websocket.disconnect":
+                    return
+                # Meanwhile the next message is read. If it says that the client has left, the answer is given up.
+                coming = asyncio.ensure_future(self.socket.receive())
+                answer = await self._answer_unless_gone(message, coming)
+                if answer:
+                    await self.socket.send_json(answer)
+        finally:
+            coming.cancel()
+
+    async def _answer_unless_gone(
+        self, message: Mapping[str, Any], coming: asyncio.Future[Any]
+    ) -> dict[str, Any] | None:
+        """The response or the refusal; None if there is nothing to send, or `coming` says that nobody would read it."""
+        work = asyncio.ensure_future(self._answer(message))
+        try:
+            await asyncio.wait({work, coming}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and coming.result()["type"] == "websocket.disconnect":
+                raise RequestRefused(499, "client_gone", "the client has closed the connection")
+            return await work
+        except RequestRefused as refusal:
+            # A message that is refused leaves the connection open: the next one may be right.
+            self.admission.refused("ws", self.caller, refusal)
+            retry = {} if refusal.retry_after_s is None else {"retry_after_s": refusal.retry_after_s}
+            return None if refusal.status == 499 else {**refusal.body(), "status": refusal.status, **retry}
+        finally:
+            work.cancel()
 
     async def _answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """The response to a message with an image; None for fields, which the binary messages after them use."""

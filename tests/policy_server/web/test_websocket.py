@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from policy_server.refusals import RequestRefused
 from policy_server.web import websocket
-from tests.policy_server.servers import CAVE, encoded_image, open_socket
+from tests.policy_server.servers import CAVE, encoded_image, open_socket, wait_until_queued
 
 
 def test_the_socket_goes_on_after_a_mistake(serve):
@@ -54,6 +54,24 @@ def test_a_refused_image_is_no_step(monkeypatch, where):
     with pytest.raises(RequestRefused):
         asyncio.run(ask(bytes=b"image"))
     assert asyncio.run(ask(bytes=b"image")) == {"step": 8}
+
+
+def test_a_client_that_leaves_gives_up_its_place_in_the_queue(serve, held_model, caplog):
+    caplog.set_level("INFO", "policy_server.requests")
+    server = serve("queue.max_batch=1", model=held_model)
+    with open_socket(server.url) as first, open_socket(server.url) as second:
+        for socket in (first, second):
+            socket.send(json.dumps({"task_name": CAVE, "max_tokens": 4}))
+        first.send(encoded_image())
+        held_model.wait_until_called()
+        second.send(encoded_image())
+        wait_until_queued(server)
+        second.close()
+        wait_until_queued(server, none=True)
+        first.send(encoded_image())  # sent before the answer to the first one: it is answered in its turn
+        held_model.release.set()
+        assert [json.loads(first.recv())["step"] for _ in range(2)] == [0, 1]
+    assert held_model.batches == [1, 1] and "499 client_gone" in caplog.text
 
 
 HOSTILE = (None, True, "3", "x", 2.5, -1, 2**31, 10**30, 1e300, [], {}, "\ud800", "a" * 300)
