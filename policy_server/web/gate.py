@@ -73,7 +73,8 @@ class GateMiddleware:
             receive = await self._with_body(receive)
         except RequestRefused as refusal:
             if scope["path"] in (*ACTIONS, WEBSOCKET):
-                transport = "ws" if scope["type"] == "websocket" else "http"
+                transport = "chat" if scope["path"] == CHAT else "http"
+                transport = "ws" if scope["type"] == "websocket" else transport
                 self.admission.refused(transport, scope.get(CALLER, "-"), refusal)
             # A rest of the body, still on its way, must not keep the connection.
             rest = refusal.status == 408 or (unread and not await _discard(receive))

@@ -191,3 +191,10 @@ def test_without_keys_other_machines_are_refused_whatever_they_call_this_one(ser
     server = serve()
     assert asked_at(server, "192.0.2.1", {}) == 403
     assert asked_at(server, "192.0.2.1", {"lab": "k" * 20}) == 401
+
+
+def test_a_refused_chat_is_counted_as_one(serve):
+    server = serve(keys={"lab": "k" * 20})
+    server.http.post("/v1/chat/completions", json={}, headers={"X-API-Key": "wrong"})
+    metrics = server.http.get("/metrics").text
+    assert 'policy_requests_total{status="401",transport="chat"} 1.0' in metrics and 'transport="http"' not in metrics
