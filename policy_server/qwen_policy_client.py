@@ -368,11 +368,8 @@ def encode(obs: Mapping[str, Any] | np.ndarray, image_format: str = "jpeg") -> b
     if pov.dtype != np.uint8:  # a frame of 0.0 to 1.0 would become black
         raise ValueError(f"the observation's type is {pov.dtype}; an image has whole numbers from 0 to 255 (uint8)")
     buffer = io.BytesIO()
-    Image.fromarray(pov).save(buffer, format=image_format.upper(), **_QUALITY.get(image_format, {}))
+    Image.fromarray(pov).save(buffer, image_format.upper(), quality=92)  # PNG, which loses nothing, reads no quality
     return buffer.getvalue()
-
-
-_QUALITY = {"jpeg": {"quality": 92}}
 
 
 def make_environment(kind: str, task_name: str) -> Any:
@@ -423,23 +420,18 @@ def play(client: QwenPolicyClient, env: Any, task_name: str, steps: int, tempera
     return steps
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
-
-
 def main() -> int:
     """Play one episode and print it; the exit code is 2 after an error, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default=DEFAULT_URL)
     parser.add_argument("--env", choices=("stand-in", "minerl"), default="stand-in")
     parser.add_argument("--task", default=DEFAULT_TASK)
-    parser.add_argument("--steps", type=_count, default=100)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--model", default="", help="one of the server's models (empty: its default)")
     arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"argument --steps: {arguments.steps} is less than 1")
     try:
         with QwenPolicyClient(arguments.server, model=arguments.model) as client:
             print(client.check_health())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields
@@ -125,7 +124,7 @@ def section(schema: type[SectionT], given: Mapping[str, Any], name: str) -> Sect
         raise ConfigError(f"{name}.{error.full_key or error.key}: {str(error).splitlines()[0]}") from error
     except ConfigError as error:
         # The schema's rules call it `policy` or `environment`, as the other programs' files do.
-        raise ConfigError(re.sub(rf"(?<![\w.]){schema.section}\.", f"{name}.", str(error))) from error
+        raise ConfigError(str(error).replace(f"{schema.section}.", f"{name}.")) from error
     assert isinstance(settings, schema)
     return settings
 
