@@ -25,7 +25,7 @@ from policy_server.refusals import RequestRefused
 from policy_server.web.actions import GATE_RESPONSES, Responses, json_only, unless_gone
 from policy_server.web.conversion import timing_header
 from policy_server.web.gate import CALLER, CHAT
-from policy_server.web.schemas import Name
+from policy_server.web.schemas import MAX_NUMBER, Name
 
 LEAST_TEMPERATURE = 1e-4  # a lower one is greedy decoding
 MAX_MESSAGES, MAX_TEXT, MAX_IMAGES = 1000, 400_000, 16  # of a conversation; characters of all its messages together
@@ -91,8 +91,8 @@ class ChatRequest(BaseModel):
 
     model: Name = Field(min_length=1, description="a name from /v1/models")
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_tokens: int | None = Field(default=None, ge=1, le=8192, description="limit for the answer")
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=8192, description="newer name of max_tokens")
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_NUMBER, description="limit for the answer")
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_NUMBER, description="newer name of max_tokens")
     temperature: float | None = Field(default=None, ge=0, le=2, description="0: greedy decoding; default 1")
     top_p: float | None = Field(default=None, gt=0, le=1, description="default: the model's setting")
     n: int | None = Field(default=None, ge=1, le=16, description="answers")

@@ -11,6 +11,7 @@ from policy_server.settings import MODEL_NAME
 Name = Annotated[str, StringConstraints(max_length=200, pattern=rf"^({MODEL_NAME.pattern})?$")]
 SessionName = Annotated[str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9_.:-]*$")]
 Command = Annotated[str, StringConstraints(max_length=200)]
+MAX_NUMBER = 2**31 - 1  # of a field; how many tokens a model gives is its setting `max_tokens`
 
 
 class _Strict(BaseModel):
@@ -22,12 +23,12 @@ class ActionFields(_Strict):
     """The fields of a request for an action, on every route."""
 
     task_name: str = Field(max_length=200, description="a MineRL BASALT environment's id, or ALFWorld")
-    step: int = Field(default=0, ge=0, le=2**31 - 1, description="the response repeats it")
+    step: int = Field(default=0, ge=0, le=MAX_NUMBER, description="the response repeats it")
     temperature: float = Field(default=0.7, ge=0, le=2, description="0: greedy decoding")
     max_tokens: int | None = Field(
         default=None,
         ge=1,
-        le=8192,
+        le=MAX_NUMBER,
         description="limit for the model's answer; without one 512, or as many as the model gives",
     )
     model: Name = Field(default="", description="a name from /models; empty: the default model")
