@@ -94,13 +94,14 @@ class StudentModel:
                     **sampled,
                 )
             for row, text in zip(rows, texts, strict=True):
-                written = len(self.model.encode(text.strip()))
                 text, stopped = until_stop(text.strip(), jobs[row].stop)
-                # The end token is one more than the text's own tokens; an answer that `max_tokens` cut has none.
+                written = len(self.model.encode(text))
+                # The end token is one more than the text's own tokens; an answer that `max_tokens` or `stop` cut has
+                # none.
                 answers[row] = ChatAnswer(
                     text=text,
                     cut=written >= longest and not stopped,
                     prompt_tokens=len(self.model.encode(questions[row].prompt)),
-                    completion_tokens=min(written + 1, longest),
+                    completion_tokens=written if stopped else min(written + 1, longest),
                 )
         return [answers[row] for row in range(len(jobs))]

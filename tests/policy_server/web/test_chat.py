@@ -15,7 +15,7 @@ import pytest
 
 from policy_server.models.loading import load_model
 from policy_server.settings import ModelSettings
-from tests.policy_server.servers import ROOM, TINY, encoded_image, wait_until_queued
+from tests.policy_server.servers import ROOM, TINY, action_body, encoded_image, wait_until_queued
 from xrl_alignment.agents.experts.llm.endpoint import Endpoint
 from xrl_alignment.agents.experts.llm.expert import LLMExpert
 from xrl_alignment.agents.experts.llm.teacher import Teacher
@@ -75,14 +75,25 @@ def test_a_developer_s_message_is_a_system_message(client):
     assert user.usage.prompt_tokens != system.usage.prompt_tokens
 
 
+def test_an_answer_may_be_as_long_as_the_models_setting_says(serve):
+    server = serve("model.max_tokens=10000")
+    assert server.http.post("/v1/chat/completions", json={**ASKED, "max_tokens": 9000}).status_code == 200
+    refused = server.http.post("/v1/chat/completions", json={**ASKED, "max_completion_tokens": 10001})
+    assert refused.status_code == 400 and "gives at most 10000" in refused.json()["error"]["message"]
+    assert server.http.post("/get_action", json=action_body(max_tokens=9000)).status_code == 200
+
+
 def test_max_tokens_cuts_and_stop_ends_an_answer(client):
-    whole = client.chat.completions.create(**ASKED, max_tokens=16).choices[0].message.content
+    answer = client.chat.completions.create(**ASKED, max_tokens=16)
+    whole = answer.choices[0].message.content
     cut = client.chat.completions.create(**ASKED, max_completion_tokens=2)
     assert cut.choices[0].finish_reason == "length" and cut.usage.completion_tokens == 2
     assert whole.startswith(cut.choices[0].message.content) and cut.choices[0].message.content != whole
     middle = whole[2:4]
     for stop in (middle, ["nowhere to be seen", middle]):
-        ended = client.chat.completions.create(**ASKED, max_tokens=16, stop=stop).choices[0]
+        short = client.chat.completions.create(**ASKED, max_tokens=16, stop=stop)
+        assert short.usage.completion_tokens < answer.usage.completion_tokens  # what was cut off does not count
+        ended = short.choices[0]
         assert (ended.message.content, ended.finish_reason) == (whole[: whole.index(middle)], "stop")
 
 
