@@ -88,6 +88,7 @@ class Front:
         self.greeted: dict[str, Hello] = {}  # v2 sessions that have said hello and not bye, without their games
         self._v1_games = 0  # games that a v1 client has begun
         self._given_up: Counter[tuple[int, str]] = Counter()  # by round and game
+        self._said = ""  # the reason of the refusal that the user was told last
         self._warned = False
         self._skipped = 0  # games in a row that a v1 client has begun and that were not to be played
 
@@ -243,7 +244,9 @@ class Front:
         """Answer with an error, and tell the server's user: the run still waits for a client that fits."""
         reason = one_line(reason, LONGEST_REASON)  # it may quote what the client sent
         self._log.error(f"Refused a client: {reason}")
-        self.say(f"refused a client: {reason}")
+        if reason != self._said:  # once, not for each of the client's workers
+            self._said = reason
+            self.say(f"refused a client: {reason}")
         request.reply({"kind": "error", "reason": reason})
 
     def _give_back(self, session: str, why: str) -> None:

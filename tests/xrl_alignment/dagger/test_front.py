@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -208,9 +209,9 @@ class Queue:
 def v1_client(tmp_path, scripted):
     """Makes a loop over `num_envs` games, and `play(game, steps)`: what a v1 client is answered to so many messages."""
 
-    def make(num_envs: int, say=lambda text: None):
+    def make(num_envs: int, **options):
         rounds = Rounds(RunDirectory(tmp_path / "run"), num_rounds=2, num_envs=num_envs)
-        front = Front(Queue(), rounds, make_expert=lambda: make_expert("explorer"), max_steps=2, say=say)
+        front = Front(Queue(), rounds, make_expert=lambda: make_expert("explorer"), max_steps=2, **options)
         loop = DaggerLoop(front=front, rounds=rounds, policy=scripted("look"))
 
         def play(game: str, steps: int = 3) -> list[bytes]:
@@ -256,3 +257,15 @@ def test_a_v1_client_with_other_games_than_those_that_are_left_is_told(v1_client
         play("pick/b"), play("pick/c")
     assert rounds.round == 1 and list(rounds.left) == ["pick/a"]
     assert told == ["the client plays no game that is left in this round, such as pick/a: start it with these"]
+
+
+def test_a_reason_is_told_once_and_a_refused_v1_client_has_begun_no_game(v1_client):
+    told: list[str] = []
+    reasons = ["other games", "other games", "another engine"]
+    expecting = SimpleNamespace(difference=lambda hello: reasons.pop(0) if reasons else "", has=lambda game: False)
+    rounds, play = v1_client(2, say=told.append, expected=expecting)
+    for _ in range(3):
+        assert b"SKIP" not in play("pick", steps=1)[0]
+    assert told == ["refused a client: other games", "refused a client: another engine"]
+    play("pick")
+    assert [record.game for record in rounds.records] == ["pick-env0"]
