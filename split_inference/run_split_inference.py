@@ -160,7 +160,7 @@ class Manager:
         folders = {"--data-dir": self._arguments.data_dir, "--traj-dir": self._arguments.traj_dir}
         options = []  # type: List[str]
         for option, folder in folders.items():
-            if folder:  # expanded here, once: the server does not do it with what a client names
+            if folder:  # expanded here, once: the server expands no variables in what a client names
                 options += [option, os.path.expandvars(os.path.expanduser(folder))]
         return options
 
