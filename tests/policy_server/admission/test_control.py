@@ -122,6 +122,26 @@ def test_more_answers_than_the_queue_holds_are_refused_for_good():
     assert refused.value.status == 422
 
 
+def test_an_answer_that_is_refused_takes_the_others_of_its_chat_out_of_the_queue():
+    settings = load_config(PolicyServerSettings, None, [f"model.path={TINY}", "queue.limit=4"])
+    metrics = Metrics()
+
+    async def run() -> list[int]:
+        pool = ModelPool(settings.model_table(), 0, metrics, load=lambda _: Scribe())
+        admission = AdmissionControl(settings, pool, metrics)  # it is not started, so what waits goes on waiting
+        two, three = (ChatQuery((("user", ("hello",)),), settings.model.name, number=number) for number in (2, 3))
+        first = asyncio.ensure_future(admission.chat("lab", two, "http"))
+        while len(admission.queue) < 2:
+            await asyncio.sleep(0.01)
+        with pytest.raises(RequestRefused) as refused:
+            await admission.chat("home", three, "http")
+        await asyncio.sleep(0.01)
+        first.cancel()
+        return [refused.value.status, len(admission.queue)]
+
+    assert asyncio.run(run()) == [503, 2]
+
+
 @pytest.mark.parametrize(("limit", "length"), [(256, 256), (1024, 512)])
 def test_a_request_without_a_length_gets_one_that_the_model_gives(limit, length):
     settings = load_config(PolicyServerSettings, None, [f"model.path={TINY}", f"model.max_tokens={limit}"])

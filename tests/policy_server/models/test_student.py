@@ -6,7 +6,7 @@ from PIL import Image
 from lavis.common.errors import ConfigError
 from policy_server.games.prompts import ModelPrompt
 from policy_server.models.loading import load_model
-from policy_server.models.vision_model import ModelJob
+from policy_server.models.vision_model import ChatJob, ChatTurn, ModelJob
 from policy_server.settings import ModelSettings
 from tests.colour_student import WORDS
 from tests.policy_server.servers import ROOM, TINY
@@ -24,3 +24,10 @@ def test_a_class_of_ones_own_answers():
     assert answer and set(answer.split()) <= set(WORDS)
     with pytest.raises(ConfigError, match="model json:JSONDecoder: the class lacks from_config"):
         load_model(ModelSettings(path="json:JSONDecoder"))
+
+
+def test_an_answer_in_a_chat_is_as_long_as_those_of_training_at_most():
+    model = load_model(ModelSettings(path=TINY))
+    longest = model.model.max_answer_tokens
+    (answer,) = model.chat([ChatJob((ChatTurn("user", ("hello",)),), 0.0, 5 * longest)])
+    assert answer.cut and answer.completion_tokens == longest  # random weights come to no end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import closing, suppress
 from http.client import HTTPResponse
@@ -115,3 +116,24 @@ def test_a_client_that_reads_nothing_makes_room(serve, monkeypatch):
             while True:
                 unread.sendall(HEALTH.replace(b"/health", b"/openapi.json") * 100)
         wait_until(lambda: is_answered(server))
+
+
+def test_a_client_that_has_read_after_all_is_kept(monkeypatch):
+    monkeypatch.setattr(connections, "READ_TIMEOUT_S", 0.05)
+    ended: list[str] = []
+
+    class Transport:
+        def __init__(self, name: str) -> None:
+            self.abort = lambda: ended.append(name)
+
+    async def run() -> None:
+        reading, silent = (connections._ReadDeadline() for _ in range(2))
+        reading.transport, silent.transport = Transport("reading"), Transport("silent")
+        for _ in range(2):
+            reading.pause_writing()
+            reading.resume_writing()
+        silent.pause_writing()
+        await asyncio.sleep(0.2)
+
+    asyncio.run(run())
+    assert ended == ["silent"]
