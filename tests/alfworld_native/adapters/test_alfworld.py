@@ -13,6 +13,7 @@ import pytest
 from alfworld.agents.environment import get_environment as get_alfworlds
 
 from alfworld_native.adapters.alfworld import AlfredTWEnv, get_environment
+from alfworld_native.adapters.alfworld_batch import _experts
 from alfworld_native.errors import EnvironmentFault
 from lavis.common.errors import ConfigError, MissingFileError
 
@@ -105,6 +106,15 @@ def test_several_games_at_a_time_answer_as_alfworlds(config):
     answer = play(theirs, ours, any_command(4), 12)
     assert answer[2] == (True, True, True)
     theirs.close()
+
+
+def test_the_experts_of_a_batch_draw_from_a_copy_of_pythons_generator():
+    drawn = []
+    for _ in range(2):
+        random.seed(3)
+        drawn.append(_experts(apart=True).keywords["draws"].random())
+    assert drawn == [random.random()] * 2, "a seed repeats the run, and what the experts draw is not drawn outside"
+    assert _experts(apart=False).keywords["draws"] is None
 
 
 @pytest.fixture
