@@ -117,13 +117,20 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
     for path in files:
         app.add_api_route(path, page, include_in_schema=False)
 
-    # Every response that is not a success has the same JSON form.
+    _add_refusals(app, admission)
+    app.add_middleware(GateMiddleware, admission=admission, keys=keys)
+    return app
+
+
+def _add_refusals(app: FastAPI, admission: AdmissionControl) -> None:
+    """Every response that is not a success has the same JSON form."""
+
     @app.exception_handler(RequestRefused)
     async def refused(request: Request, refusal: RequestRefused) -> JSONResponse:
         path = request.url.path
         status, body = refusal_status_and_body(refusal, path)
         if path in ACTIONS:
-            admission.refused("chat" if path == CHAT else "http", request.scope[CALLER], refusal, status)
+            admission.refused("chat" if path == CHAT else "http", request.scope.get(CALLER, "-"), refusal, status)
         return JSONResponse(body, status, refusal_headers(refusal))
 
     @app.exception_handler(RequestValidationError)
@@ -141,12 +148,7 @@ def create_app(admission: AdmissionControl, keys: ApiKeys) -> FastAPI:
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> JSONResponse:
         refusal = RequestRefused(500, "internal_error", "the server failed; its log has the reason")
-        if request.url.path in ACTIONS:
-            transport = "chat" if request.url.path == CHAT else "http"
-            admission.refused(transport, request.scope.get(CALLER, "-"), refusal)
-        status, body = refusal_status_and_body(refusal, request.url.path)
-        # The headers here, because this answer does not pass the gate; uvicorn ends the connection after an error.
-        return JSONResponse(body, status, {**SECURITY_HEADERS, "Connection": "close"})
-
-    app.add_middleware(GateMiddleware, admission=admission, keys=keys)
-    return app
+        answer = await refused(request, refusal)
+        # Here, because this answer does not pass the gate; uvicorn ends the connection after an error.
+        answer.headers.update({**SECURITY_HEADERS, "Connection": "close"})
+        return answer
