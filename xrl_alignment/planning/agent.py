@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class LearningAgent:
         # All stored transitions, or for DPO only those in which the agent's own action is not the label.
         only_errors = dpo and settings.learn_from == "disagreements"
         kind = DPOReplayBuffer if dpo else ReplayBuffer
-        stored = kind(buffer, seed=settings.seed + round, disagreements=only_errors)
+        stored = kind(buffer, capacity=sys.maxsize, seed=settings.seed + round, disagreements=only_errors)
         for shard in sorted(buffer.glob("round*.h5")):  # in one order on every machine: a draw is a place in the list
             stored.add_shard(shard.name)
         # Passes over what is stored are rounded up to whole batches.

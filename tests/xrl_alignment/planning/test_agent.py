@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from alfworld_native import make_environment
 from lavis.common.errors import DivergedError
 from lavis.models.played import PlayedGames, played_by_file
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.planning import agent as agent_module
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.reports import Sight, described
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
@@ -51,6 +55,17 @@ def test_it_learns_from_shards(tmp_path, dpo: bool, learn_from: str) -> None:
     other.restore(tmp_path / "agent.pth")
     saved = agent.model.trainable_state_dict()
     assert all(torch.equal(value, saved[name]) for name, value in other.model.trainable_state_dict().items())
+
+
+def test_it_learns_from_all_stored_games_however_many(tmp_path, monkeypatch) -> None:
+    """The buffer's own limit of 100,000 transitions left the oldest games out."""
+    agent = make_agent("tiny")
+    for number in range(2):
+        (tmp_path / f"round000_env{number:04d}_steps60000.h5").touch()  # only names are read
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(agent_module, "Learner", lambda **given: made.update(given) or Mock())
+    agent.learn(AgentTraining(epochs=1, batch_size=1000), 0, tmp_path, tmp_path / "none.pth")
+    assert len(made["buffer"]) == 120_000 and made["updates"] == 120
 
 
 @pytest.mark.parametrize(("bc_rounds", "key"), [(2, "run.init_lr"), (0, "run.dpo_lr")])
