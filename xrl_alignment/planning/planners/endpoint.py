@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lavis.common.errors import ConfigError
+from xrl_alignment.agents.language.answers import without_reasoning
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.planning.planners.base import JUDGE_SYSTEM, SYSTEM, PlanAnswer, Planner, PlanQuestion, plan_prompt
 
@@ -87,6 +88,8 @@ class EndpointPlanner(Planner):
             max_tokens=self.max_answer_tokens,
             stop=self._stop,
         )
+        if completion.cut and not without_reasoning(completion.text).strip():
+            self.endpoint.note_cut(self.max_answer_tokens)
         # Counted here, also if the answer came from the cache: the figures compare planners, not bills.
         read = self.endpoint.count(system) + self.endpoint.count(prompt)
         return PlanAnswer(completion.text, self.identity, read, self.endpoint.count(completion.text))

@@ -27,7 +27,7 @@ def connect():
     def connect(url: str, cache=None, **options) -> EndpointPlanner:
         endpoint = Endpoint(
             model="m", base_url=url, environ={"OPENAI_API_KEY": "k"}, sleep=lambda seconds: None, max_attempts=2,
-            cache=AnswerCache(cache),
+            cache=AnswerCache(cache), section="planner",
         )  # fmt: skip
         opened.append(EndpointPlanner(endpoint, **options))
         return opened[-1]
@@ -65,6 +65,20 @@ def test_half_a_surrogate_pair_in_a_plan_does_not_end_the_next_question(connect,
             (answer,) = planner.plan_all([PlanQuestion(QUESTIONS[0].goal, "", (("\ud800", "seen"),) * number)])
             answer.text.encode()
             assert planner.plan(QUESTIONS[0].goal, "", ((answer.text, "You see nothing."),))[0].place == "desk 1"
+
+
+def test_a_planner_whose_reasoning_takes_all_tokens_is_told(connect, caplog) -> None:
+    """It planned nothing, every game was lost, and nothing said why."""
+    choice = {"finish_reason": "length", "message": {"content": "<think>First, the desk."}}
+    body = json.dumps({"choices": [choice]}).encode()
+    with FakeEndpoint(
+        lambda prompt: "take pen", fault=lambda number: (200, {}, body) if number < 2 else None
+    ) as server:
+        planner = connect(server.url)
+        for question in QUESTIONS:
+            planner.plan_all([question])
+    assert planner.endpoint.account.counts["cut"] == 2
+    assert caplog.text.count("m used up its tokens (planner.max_answer_tokens=128, unless") == 1
 
 
 class _Vllm(BaseHTTPRequestHandler):

@@ -128,11 +128,12 @@ class Account:
         with self._changed:
             return self._total
 
-    def count(self, name: str) -> None:
-        """Count one event of this process."""
+    def count(self, name: str) -> int:
+        """Count one event of this process; returns how many of its name there were, this one included."""
         with self._changed:
             self.counts[name] += 1
             self._counts_by_round.setdefault(self.round, Counter())[name] += 1
+            return self.counts[name]
 
     @contextlib.contextmanager
     def attempt(self, *, prompt: int, completion: int) -> Iterator[Callable[[Usage], None]]:

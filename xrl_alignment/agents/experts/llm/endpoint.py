@@ -161,6 +161,17 @@ class Endpoint:
             self.account.count("cache_hits")
         return Completion(**answer)
 
+    def note_cut(self, max_tokens: int) -> None:
+        """Count an answer that ended before it came to anything; the first one is told: the score shows no reason."""
+        if self.account.count("cut") == 1:
+            _log.warning(
+                "%s used up its tokens (%s.max_answer_tokens=%d, unless the endpoint's own limit is lower) before it "
+                "came to an answer: a model that reasons needs more",
+                self.model,
+                self.section,
+                max_tokens,
+            )
+
     def post(self, path: str, body: Mapping[str, Any]) -> str:
         """Send `body` to `path` below the address, with the key; returns why the server does not take it, else ""."""
         try:

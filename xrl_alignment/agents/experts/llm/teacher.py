@@ -111,7 +111,7 @@ class Teacher:
             # An answer counts at once if its action is long enough or it is only a thought; else the next try, hotter.
             answer = read_answer(completion.text)
             if completion.cut and not answer.action:
-                self._note_cut()
+                self.endpoint.note_cut(self.max_answer_tokens)
             if len(answer.action) >= MIN_ANSWER or (answer.thought and not answer.action):
                 return answer
             best = answer if answer.action else best
@@ -129,21 +129,10 @@ class Teacher:
             if is_filtered(completion):
                 return ""
             if completion.cut and not without_reasoning(completion.text).strip():
-                self._note_cut()
+                self.endpoint.note_cut(self.max_answer_tokens)
             if len(completion.text.strip()) >= MIN_ANSWER:
                 return completion.text
         return ""
-
-    def _note_cut(self) -> None:
-        """Count an answer that ended before it came to anything; the first one is told: the score shows no reason."""
-        if not self.endpoint.account.counts["cut"]:
-            _log.warning(
-                "%s used up its tokens (expert.max_answer_tokens=%d, unless the endpoint's own limit is lower) before "
-                "it came to an answer: a model that reasons needs more",
-                self.endpoint.model,
-                self.max_answer_tokens,
-            )
-        self.count_event("cut")
 
 
 def is_filtered(completion: Completion) -> bool:
