@@ -66,7 +66,8 @@ class EndpointPlanner(Planner):
                     f"{self.endpoint.address} refuses the adapter {folder} ({refusal}): start vLLM with --enable-lora "
                     "and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, or set planner.handover"
                 )
-        self.endpoint.model = self.identity = str(folder.resolve()) if handover == "folder" else name
+        self.endpoint.model = str(folder.resolve()) if handover == "folder" else name
+        self.identity = name  # it holds the adapter's hash
 
     def count(self, text: str) -> int:
         """See `Planner`."""

@@ -119,6 +119,7 @@ def test_an_adapter_is_handed_to_vllm_by_name(connect, tmp_path, monkeypatch) ->
             planner.use_adapter("planner-001-def", tmp_path, "vllm")
         planner.use_adapter("planner-001-def", tmp_path, "folder")
         assert planner.endpoint.model == str(tmp_path)
+        assert planner.identity == "planner-001-def"  # the folder says neither which weights it holds nor which base
         planner.use_adapter("planner-001-def", tmp_path, "none")
         assert planner.endpoint.model == "planner-001-def"
     finally:
