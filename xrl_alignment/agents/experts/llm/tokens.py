@@ -74,6 +74,7 @@ def _local_tokenizer(name: str) -> Callable[[str], list[int]] | None:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError):
+    except Exception as error:  # a folder's files may be damaged in any way, and then anything is raised
+        _log.info("no tokenizer in %s: %s", name, error)
         return None
     return lambda text: tokenizer.encode(text, add_special_tokens=False)

@@ -36,6 +36,11 @@ def test_tiktoken_without_a_network_falls_back_in_time(monkeypatch, caplog):
     assert "cannot be loaded: no network" in caplog.text and "estimated" in caplog.text
 
 
-def test_a_tokenizer_that_was_asked_for_must_be_there(tmp_path):
+@pytest.mark.parametrize("damaged", [(), ("config.json",), ("tokenizer.json", "tokenizer_config.json")])
+def test_a_tokenizer_that_was_asked_for_must_be_there(tmp_path, damaged):
+    """Files that hold another thing than an object ended in a traceback, also those of a folder named as the model."""
+    for name in damaged:
+        (tmp_path / name).write_text("[]")
     with pytest.raises(ValueError, match="expert.tokenizer .* cannot be loaded"):
         tokens.counter_for("m", str(tmp_path))
+    assert tokens.counter_for(str(tmp_path)) is tokens.estimate
