@@ -46,7 +46,8 @@ class LocalPlanner(Planner):
     question. `context_tokens` is the room for prompt and answer together. A `grounded` planner writes only plans of the
     grammar (`PlanGrammar`), and in place of one that has failed another one, which a beam search finds. On a CPU plans
     are written by a copy in which the adapter is merged (`ActingModel`), and if that is a plain Llama, keys and values
-    of the prompts read last are kept, in at most `kept_mib` MiB. Raises MissingExtraError without peft.
+    of the prompts read last are kept, in at most `kept_mib` MiB. Raises MissingExtraError without peft, and ConfigError
+    if the model has no such context, or nothing of it is left for a prompt, or no such layers.
     """
 
     def __init__(
@@ -80,6 +81,9 @@ class LocalPlanner(Planner):
         self._count = token_counter(tokenizer.encode)
         if self._budget < 1:
             raise ConfigError(f"planner.context_tokens={context_tokens} leaves no room for a prompt")
+        positions = getattr(model.config, "max_position_embeddings", None)  # ALiBi's have no limit, and no such entry
+        if positions is not None and context_tokens > positions:
+            raise ConfigError(f"planner.context_tokens={context_tokens}: the language model has {positions} positions")
         missing = [name for name in targets if not any(key.endswith(name) for key, _ in model.named_modules())]
         if missing:
             names = sorted({key.rpartition(".")[2] for key, one in model.named_modules() if isinstance(one, nn.Linear)})

@@ -198,6 +198,15 @@ def test_a_context_without_room_is_refused(local_planner) -> None:
         local_planner(context_tokens=12)
 
 
+def test_a_context_that_the_language_model_does_not_have_is_refused() -> None:
+    """GPT-2, whose positions are learned, raised an IndexError at the first long prompt, in the midst of a round."""
+    config = GPT2Config(vocab_size=1024, n_positions=32, n_embd=32, n_layer=1, n_head=2)
+    model, tokenizer = AutoModelForCausalLM.from_config(config), load_llm_tokenizer(package_path("tiny"))
+    with pytest.raises(ConfigError, match="planner.context_tokens=33: the language model has 32 positions"):
+        LocalPlanner(model, tokenizer, max_answer_tokens=8, context_tokens=33)
+    LocalPlanner(model, tokenizer, max_answer_tokens=8, context_tokens=32).plan_all(QUESTIONS)
+
+
 def test_a_question_that_is_longer_than_the_context_is_told(local_planner) -> None:
     planner = local_planner(context_tokens=20)
     with pytest.raises(ConfigError, match=r"planner.context_tokens=20: examples, task and newest step alone have \d+"):
