@@ -114,8 +114,9 @@ JUDGE_SYSTEM = (
     "the task? For example: yes, no: the fridge has no apple."
 )
 _ANSWER = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-# The second answer, in what follows the first: at once, or at the beginning of a sentence.
-_NEXT_ANSWER = re.compile(r"(?:^[\s,/]*(?:and )?|[.!?;]\s*)(yes|no)\b", re.IGNORECASE)
+# The second answer, in what follows the first: at once, or at the beginning of a sentence; behind marks of a list, of
+# Markdown or of a quotation, but not behind a colon, which begins the reason.
+_NEXT_ANSWER = re.compile(r"(?:^[^\w:]*(?:and )?|[.!?;][^\w:]{0,4})(yes|no)\b", re.IGNORECASE)
 MAX_JUDGEMENT = 500  # characters that are read of an answer
 
 
@@ -135,7 +136,7 @@ def read_judgement(text: str) -> Judgement:
     executed = first[1].lower() == "yes"
     if not second:  # a single word answers the first question; what was not answered gives up no plan
         return Judgement(executed, None, "")
-    return Judgement(executed, second[1].lower() == "yes", rest[second.end() :].strip(" ,.:;-"))
+    return Judgement(executed, second[1].lower() == "yes", rest[second.end() :].strip(' ,.:;-*`|"'))
 
 
 def plan_prompt(

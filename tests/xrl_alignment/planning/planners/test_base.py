@@ -43,6 +43,11 @@ def test_a_plan_is_a_list_of_actions(written) -> None:
         ("yes: the fridge has no apple.", (True, None, "")),
         ("Yes, it was done. No, the plan lacks a lamp.", (True, False, "the plan lacks a lamp")),
         ("Executed: yes, solves: no", (True, False, "")),
+        # Marks of a list, of Markdown or of a quotation hid the second answer.
+        ("- Yes\n- No", (True, False, "")),
+        ("**Yes**, **no**: the fridge has no apple.", (True, False, "the fridge has no apple")),
+        ("Yes, it was done. **No**, the plan lacks a lamp.", (True, False, "the plan lacks a lamp")),
+        ("`yes` | `no`", (True, False, "")),
         ("I know nothing of eyes or noses", (None, None, "")),
         ("", (None, None, "")),
         ("yes " * 100_000, (True, True, " ".join(["yes"] * 123))),
