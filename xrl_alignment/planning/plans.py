@@ -33,7 +33,8 @@ _FORMS = re.compile(
     rf"|(?P<verb>take|clean|heat|cool|use) (?P<object>{_NAME})"
 )
 _SURPLUS = re.compile(r" (?:from|with) .*$")  # `take mug 1 from desk 1`: the controller knows where it is
-_MARK = re.compile(r"^\s*(?:plan\s*:|>|[-*•]|\(?\d+[.):])\s*", re.IGNORECASE)  # `Plan: …`, `> …`, `- …`, `1. …`
+# `Plan: …`, `> …`, `- …`, `1. …`, and the first and the last line of a code block.
+_MARK = re.compile(r"^\s*(?:plan\s*:|>|[-*•]|\(?\d+[.):]|```\w*$)\s*", re.IGNORECASE)
 _BETWEEN = re.compile(r"[,;\n]|\bthen\b", re.IGNORECASE)  # without the blanks around it: `\s*` in front is quadratic
 
 
@@ -78,7 +79,7 @@ def read_plan(text: str) -> ParsedPlan:
     """The plan in a language model's answer: actions separated by commas, semicolons, lines or `then`.
 
     Reading ends at the first part that is no high-level action, because the parts after it were planned to follow it.
-    Reasoning blocks, list marks and `Plan:` are dropped.
+    Reasoning blocks, list marks, `Plan:` and the ends of a code block are dropped.
     """
     actions: list[HighLevelAction] = []
     for part in _BETWEEN.split(without_reasoning(text)):

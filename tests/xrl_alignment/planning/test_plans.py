@@ -33,10 +33,12 @@ def test_a_plan_is_read_as_it_is_written() -> None:
         "1. Go to the desk 1.\n2. Take the pen 2 from the desk 1.",
         "<think>go to bed 1</think>- go to desk 1\n- take pen 2",
         "> go to desk 1; take pen 2\n\n",
+        "```text\ngo to desk 1, take pen 2\n```",
+        "```\nPlan: go to desk 1,\ntake pen 2```",
     ],
 )
 def test_list_marks_and_forms_of_chat_models_are_read(text: str) -> None:
-    assert write_plan(read_plan(text).actions) == "go to desk 1, take pen 2"
+    assert write_plan(read_plan(text).actions) == "go to desk 1, take pen 2" and not read_plan(text).unknown
 
 
 def test_reading_ends_at_the_first_part_that_is_no_action() -> None:
