@@ -136,7 +136,7 @@ class Loop:
             preferences=run.preferences(round),
             count=self.planner.count,
         )
-        answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
+        answer = self._answerer(draw=round)
         with GameProgress(len(missing)) as bar, SequentialExecutor(run.max_batch) as own:
             bar.say(f"round {round + 1} of {run.num_rounds}: the agent plays {len(missing)} games")
 
@@ -215,6 +215,12 @@ class Loop:
             each_step += record["result"]["actions"]
         return TrainingCost(tokens, calls, each_step)
 
+    def _answerer(self, draw: int) -> Answerer:
+        """Answers by the planner and the agent; an endpoint with a temperature has other plans for each `draw`."""
+        if isinstance(self.planner, EndpointPlanner):
+            self.planner.endpoint.draw = draw
+        return Answerer(self.planner, self.agent.policy, self.agent.describe)
+
     def _record(self, round: int, number: int) -> Path:
         return self.folder / f"round_{round:03d}" / f"game_{number:04d}.json"
 
@@ -251,7 +257,7 @@ class Loop:
                 write_prompt=self.agent.write_prompt,
                 count=self.planner.count,
             )
-            answer = Answerer(self.planner, self.agent.policy, self.agent.describe)
+            answer = self._answerer(draw=0)
             played = []
             with GameProgress(len(games)) as bar, SequentialExecutor(self.config.run.max_batch) as own:
                 bar.say(f"{name}: {len(games)} games")

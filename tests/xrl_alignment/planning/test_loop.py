@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,17 @@ import torch
 
 from alfworld_native import make_environment
 from alfworld_native.base import WrappedEnvironment
+from benchmarks._endpoint import FakeEndpoint
 from lavis.datasets.shards import open_shard
 from lavis.models.played import PlayedGames, played_by_file
+from xrl_alignment.agents.experts.llm.endpoint import Endpoint
 from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
 from xrl_alignment.common.errors import EndpointFault
 from xrl_alignment.planning import loop as loop_module
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.loop import Loop
 from xrl_alignment.planning.planners.base import PlanAnswer
+from xrl_alignment.planning.planners.endpoint import EndpointPlanner
 from xrl_alignment.planning.planners.explorer import ExplorerPlanner
 from xrl_alignment.settings.planning import EmacPlusConfig, LoopRunConfig, PlannerConfig
 from xrl_alignment.settings.policy import PolicyConfig
@@ -150,6 +154,21 @@ def test_a_planner_that_goes_away_loses_no_finished_game(make_loop, games, monke
     assert loop._record(0, 0).read_bytes() == kept and len(list(again.folder.glob("round_*/game_*.json"))) == 4
     (shard,) = again.folder.glob("buffer/round001_env0000_*.h5")
     assert open_shard(shard).game == games[0].id
+
+
+@pytest.mark.parametrize(("temperature", "asked"), [(0.0, 3), (0.7, 6)])
+def test_a_game_that_comes_again_draws_other_plans_at_a_temperature(make_loop, games, temperature, asked) -> None:
+    """Those of the first round came from the cache, so its games were planned alike in all rounds."""
+    loop = make_loop("drawn", replace(CONFIG, run=replace(CONFIG.run, num_envs=1, beta=[1.0])))
+    loop.trainer = None
+    with FakeEndpoint(lambda prompt: "sing") as server, closing(Endpoint(model="m", base_url=server.url)) as endpoint:
+        loop.planner = EndpointPlanner(endpoint, temperature=temperature)
+        loop.evaluate("before", games[1:2], agent=False)
+        before = len(server.requests)
+        loop.run(games[:1])  # in each of two rounds, with a plan and two replans
+        assert len(server.requests) - before == asked
+        loop.evaluate("after", games[1:2], agent=False)
+        assert len(server.requests) - before == asked, "evaluations compare planners by the same answers"
 
 
 def test_an_agent_that_gets_no_plan_to_follow_is_told(make_loop, games, monkeypatch, capsys) -> None:
