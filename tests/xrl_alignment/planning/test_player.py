@@ -56,6 +56,36 @@ def test_with_beta_one_the_command_of_the_plan_is_executed_and_the_agent_is_not_
     assert all(t.executed == t.text_output and not t.text_output_neg for one in played for t in one.transitions)
 
 
+@pytest.mark.parametrize("preferences", [False, True])
+def test_for_dpo_the_agent_is_asked_also_where_the_plans_command_is_executed(games, scripted, preferences) -> None:
+    answerer = Answerer(ExplorerPlanner(), scripted("look"))
+    (played,) = play(games[:1], answerer, agent=True, store=True, beta=1.0, preferences=preferences)
+    assert played.assisted and all(t.executed == t.text_output for t in played.transitions)
+    assert {t.text_output_neg for t in played.transitions} == ({"look"} if preferences else {""})
+
+
+def test_who_acts_is_drawn_by_seed_and_game_and_a_game_says_whether_it_had_help(games, scripted) -> None:
+    def executed(seed: int, chosen: list) -> list[list[bool]]:
+        settings = PlanSettings(max_steps=5, seed=seed)
+        answerer = Answerer(ExplorerPlanner(), scripted("look"))
+        played = play(chosen, answerer, settings, agent=True, store=True, beta=0.2)
+        helped = [[one.executed != "look" for one in each.transitions] for each in played]
+        assert [each.assisted for each in played] == list(map(any, helped))
+        return helped
+
+    drawn = [executed(seed, games[:2]) for seed in range(8)]
+    assert drawn == [[*executed(seed, games[:1]), *executed(seed, games[1:2])] for seed in range(8)]
+    flat = [helped for each in drawn for helped in each]
+    assert len(set(map(tuple, flat))) > 4
+    assert not all(map(any, flat)) and any(any(helped) and not helped[-1] for helped in flat)
+
+
+def test_an_agent_that_says_nothing_costs_a_step(games, scripted) -> None:
+    settings = PlanSettings(max_steps=2)
+    (played,) = play(games[:1], Answerer(ExplorerPlanner(), scripted("")), settings, agent=True, store=True)
+    assert [(t.executed, t.text_output_neg) for t in played.transitions] == [("look", "")] * 2
+
+
 def test_noise_on_texts_is_on_what_the_planner_reads_and_not_on_how_plans_are_carried_out(games, written) -> None:
     for game in games:
         (played,) = play([game], Answerer(ExplorerPlanner()))
@@ -107,6 +137,7 @@ def test_descriptions_are_asked_of_the_frame_after_the_action(games) -> None:
         and isinstance(image, np.ndarray)
         and image.dtype == np.uint8
     )
+    assert f"> {prompt.rpartition('> ')[2]}\n" not in prompt, "the engine's own words for this frame"
     assert played.sight.named == len(asked) and played.sight.right == 0
     assert any("I see unicorn 1." in report for call in played.calls for _, report in call["history"])
 
