@@ -16,6 +16,7 @@ from xrl_alignment.builders.student import load_student, make_policy, prompt_wri
 from xrl_alignment.planning import agent as agent_module
 from xrl_alignment.planning.agent import LearningAgent
 from xrl_alignment.planning.reports import Sight, described
+from xrl_alignment.runs.replay import DPOReplayBuffer, ReplayBuffer
 from xrl_alignment.runs.transitions import Transition, shard_name, write_shard
 from xrl_alignment.settings.planning import AgentTraining
 from xrl_alignment.settings.policy import PolicyConfig
@@ -66,6 +67,29 @@ def test_it_learns_from_all_stored_games_however_many(tmp_path, monkeypatch) -> 
     monkeypatch.setattr(agent_module, "Learner", lambda **given: made.update(given) or Mock())
     agent.learn(AgentTraining(epochs=1, batch_size=1000), 0, tmp_path, tmp_path / "none.pth")
     assert len(made["buffer"]) == 120_000 and made["updates"] == 120
+
+
+def test_each_phase_has_its_rate_and_a_schedule_over_its_rounds(tmp_path, monkeypatch) -> None:
+    agent = make_agent("tiny")
+    agent.save(tmp_path / "start.pth", 0, PlayedGames())
+    made: list[dict[str, Any]] = []
+    learner = Mock()
+    monkeypatch.setattr(agent_module, "Learner", lambda **given: made.append(given) or learner)
+    settings = AgentTraining(
+        num_rounds=5, bc_rounds=2, updates=7, batch_size=3, init_lr=0.1, dpo_lr=0.01, warmup_steps=4, weight_decay=0.5,
+        seed=9,
+    )  # fmt: skip
+    for round in (1, 3):
+        agent.learn(settings, round, tmp_path, tmp_path / "start.pth")
+        assert torch.initial_seed() == 9 + round
+    assert [call.args[0] for call in learner.learn.call_args_list] == [1, 1]  # the second round of its phase
+    for given, dpo, rate, rounds, seed in zip(made, (False, True), (0.1, 0.01), (2, 3), (10, 12), strict=True):
+        (group,) = given["optimizer"].param_groups
+        schedule, buffer = given["lr_scheduler"], given["buffer"]
+        assert (given["preferences"], type(buffer)) == (dpo, DPOReplayBuffer if dpo else ReplayBuffer)
+        assert (group["lr"], group["weight_decay"], given["updates"], given["batch_size"]) == (rate, 0.5, 7, 3)
+        assert (schedule.max_epoch, schedule.init_lr, schedule.warmup_steps) == (rounds, rate, 4)
+        assert buffer.random.integers(1 << 30) == np.random.default_rng(seed).integers(1 << 30)
 
 
 @pytest.mark.parametrize(("bc_rounds", "key"), [(2, "run.init_lr"), (0, "run.dpo_lr")])

@@ -25,7 +25,14 @@ from xrl_alignment.planning.loop import Loop
 from xrl_alignment.planning.planners.base import PlanAnswer
 from xrl_alignment.planning.planners.endpoint import EndpointPlanner
 from xrl_alignment.planning.planners.explorer import ExplorerPlanner
-from xrl_alignment.settings.planning import EmacPlusConfig, LoopRunConfig, PlannerConfig
+from xrl_alignment.planning.player import PlanSettings
+from xrl_alignment.settings.planning import (
+    EmacPlusConfig,
+    LoopRunConfig,
+    PlannedEnvironmentConfig,
+    PlannerConfig,
+    PlanRules,
+)
 from xrl_alignment.settings.policy import PolicyConfig
 
 
@@ -154,6 +161,59 @@ def test_a_planner_that_goes_away_loses_no_finished_game(make_loop, games, monke
     assert loop._record(0, 0).read_bytes() == kept and len(list(again.folder.glob("round_*/game_*.json"))) == 4
     (shard,) = again.folder.glob("buffer/round001_env0000_*.h5")
     assert open_shard(shard).game == games[0].id
+
+
+def test_games_are_played_as_the_settings_say(make_loop, games, monkeypatch) -> None:
+    run = replace(CONFIG.run, num_rounds=3, bc_rounds=2, beta=[0.9, 0.2], max_steps=7, repeat_limit=4, seed=11)
+    environment = PlannedEnvironmentConfig(report_severity=2, blank_frames=True, tell_objects=False, name_by="type")
+    loop = make_loop("settings", replace(CONFIG, run=run, environment=environment))
+    made: list[tuple] = []
+
+    def make(*given: Any, **options: Any) -> None:
+        made.append((*given, options))
+        raise Killed
+
+    monkeypatch.setattr(loop_module, "PlanningPlayer", make)
+    for round in range(3):
+        with pytest.raises(Killed):
+            loop._collect(round, games[:1])
+    plans = PlanSettings(CONFIG.planner, 2, 7, blank_frames=True, tell_objects=False, by_type=True, repeat_limit=4)
+    assert [settings for _, settings, _ in made] == [replace(plans, seed=seed) for seed in (11, 12, 13)]
+    assert [options["beta"] for *_, options in made] == [0.9, 0.2, 0.2]
+    assert [options["preferences"] for *_, options in made] == [False, False, True]
+    assert all(options["agent"] and options["store"] for *_, options in made)
+
+    rules = PlanRules(report="none")
+    for given in ({}, {"make_environment": print, "rules": rules, "report_severity": 4}):
+        with pytest.raises(Killed):
+            loop.evaluate("some", games[:1], agent=False, **given)
+    seen = [(make, settings, options["agent"]) for make, settings, options in made[3:]]
+    changed = replace(plans, seed=11, rules=rules, report_severity=4)
+    assert seen == [(loop.make_environment, replace(plans, seed=11), False), (print, changed, False)]
+    assert not any({"beta", "store", "preferences"} & options.keys() for *_, options in made[3:])
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_planner_learns_as_the_settings_say(make_loop, games, monkeypatch, learns) -> None:
+    planner = replace(CONFIG.planner, learn=learns, targets="hindsight", feedback="questions", learn_feedback=True)
+    loop = make_loop("settings", replace(CONFIG, planner=planner, run=replace(CONFIG.run, seed=11, dpo_beta=0.7)))
+    assert (loop.trainer is None) != learns
+    if not loop.trainer:
+        return
+    for round in range(3):
+        (loop.folder / f"round_{round:03d}").mkdir()
+        loop._record(round, 0).write_text(json.dumps(round))
+    read: list[tuple] = []
+    monkeypatch.setattr(loop_module, "examples_of", lambda record, **given: read.append((record, given)) or [record])
+    made: list[tuple] = []
+    monkeypatch.setattr(
+        loop_module, "train_planner", lambda *given, report, **options: made.append((given, options)) or {}
+    )
+    for round in range(2):
+        loop._train_planner(round, loop.trainer)
+    assert [given[1:] for given, _ in made] == [([0], planner), ([0, 1], planner)], "not of later rounds"
+    assert [options for _, options in made] == [{"beta": 0.7, "seed": 11}, {"beta": 0.7, "seed": 12}]
+    assert all(given == {"targets": "hindsight", "learn_feedback": True} for _, given in read)
 
 
 @pytest.mark.parametrize(("temperature", "asked"), [(0.0, 3), (0.7, 6)])
