@@ -27,19 +27,7 @@ def check_weights(path: str, what: str = "weights") -> Finding:
     shipped = ours.is_file() or (ours / "config.json").is_file()
     place = ours if shipped and not place.exists() else place
     if place.is_file():
-        size = place.stat().st_size
-        if size == 0:
-            return Finding("fail", what, f"{place} is empty", "copy the file again")
-        # If the libraries that read weights are missing, another check says so.
-        with contextlib.suppress(ImportError):
-            from lavis.common.errors import EmacError
-            from lavis.models.blip2_models.weights import read_shapes
-
-            try:
-                read_shapes(place)
-            except EmacError as error:
-                return Finding("fail", what, str(error), "name a file of weights")
-        return Finding("ok", what, f"{place}, {size / 1024**2:.0f} MiB")
+        return _unreadable(place, what) or Finding("ok", what, f"{place}, {place.stat().st_size / 1024**2:.0f} MiB")
     if not place.exists() and _HUB_ID.fullmatch(path) and place.suffix not in _WEIGHT_FILES:
         from huggingface_hub import try_to_load_from_cache
 
@@ -56,9 +44,22 @@ def check_weights(path: str, what: str = "weights") -> Finding:
     files = [f for f in place.iterdir() if f.suffix in _WEIGHT_FILES]
     if not files:
         return Finding("fail", what, f"{place} holds no weights", "download them again; Git LFS may have been off")
-    return Finding(
-        "ok", what, f"{place}, {sum(f.stat().st_size for f in files) / 1024**3:.1f} GiB in {len(files)} files"
-    )
+    size = sum(file.stat().st_size for file in files) / 1024**3
+    return _unreadable(place, what) or Finding("ok", what, f"{place}, {size:.1f} GiB in {len(files)} files")
+
+
+def _unreadable(place: Path, what: str) -> Finding | None:
+    """A `fail` for a file or folder of weights that cannot be read whole: cut off, Git LFS's notes, a shard too few."""
+    # If the libraries that read weights are missing, another check says so.
+    with contextlib.suppress(ImportError):
+        from lavis.common.errors import EmacError
+        from lavis.models.blip2_models.weights import read_shapes
+
+        try:
+            read_shapes(place)
+        except EmacError as error:
+            return Finding("fail", what, str(error), "name a file of weights, or a folder that has all of them")
+    return None
 
 
 def check_config_weights(cfg_path: str, options: Sequence[str] = ()) -> Iterator[Finding]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from lavis.common.paths import REPO_ROOT
 from xrl_alignment.lab.doctor import files
@@ -15,7 +18,7 @@ def test_weights(tmp_path):
     assert "no config.json" in files.check_weights(str(tmp_path)).detail
     (tmp_path / "config.json").write_text("{}")
     assert "holds no weights" in files.check_weights(str(tmp_path)).detail
-    (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
     assert files.check_weights(str(tmp_path)).level == "ok"
     empty = tmp_path / "emma.pth"
     empty.touch()
@@ -25,6 +28,19 @@ def test_weights(tmp_path):
     (tmp_path / "README.md").write_text("# EMAC+\n" * 30)
     finding = files.check_weights(str(tmp_path / "README.md"))
     assert finding.level == "fail" and "README.md is not a readable weight file: it is a text" in finding.detail
+
+
+def test_a_folder_whose_weights_cannot_be_read_whole(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    shard = tmp_path / "model-00001-of-00002.safetensors"
+    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9976576152\n")
+    finding = files.check_weights(str(tmp_path))
+    assert finding.level == "fail" and "it is Git LFS's note of the file" in finding.detail
+    save_file({"a": torch.ones(1)}, shard)
+    shards = {"a": shard.name, "b": "model-00002-of-00002.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    finding = files.check_weights(str(tmp_path))
+    assert finding.level == "fail" and "lacks model-00002-of-00002.safetensors, one of 2 shards" in finding.detail
 
 
 def test_a_folder_of_code_in_the_package_is_no_model(tmp_path, monkeypatch, capsys):
