@@ -17,11 +17,13 @@ source run_scripts/common/job.sh
 export RAY_AUTH_MODE=token # without it anyone who reaches the ports can run code here
 
 if [[ -n "${SLURM_JOB_NODELIST:-}" ]]; then
+  # Some versions of srun (22.05 to 23.02) do not take sbatch's number over: a task then gets one processor.
+  cpus=(${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"})
   mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-  on_node() { srun --nodes=1 --ntasks=1 --overlap --nodelist="$1" "${@:2}"; }
+  on_node() { srun --nodes=1 --ntasks=1 ${cpus[@]+"${cpus[@]}"} --overlap --nodelist="$1" "${@:2}"; }
 elif [[ -n "${PBS_NODEFILE:-}" ]]; then
   mapfile -t nodes < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-  on_node() { pbs_tmrsh "$1" "${@:2}"; }
+  on_node() { pbs_tmrsh "$1" /usr/bin/env RAY_AUTH_MODE="$RAY_AUTH_MODE" "${@:2}"; } # it hands on no environment
 else
   echo "error: neither SLURM_JOB_NODELIST nor PBS_NODEFILE is set: this is no job; use head.sh and workers.sh" >&2
   exit 2

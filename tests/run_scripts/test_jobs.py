@@ -148,11 +148,13 @@ def test_a_process_for_each_visible_gpu(visible: str | None, processes: int, tmp
 def test_several_nodes_connect_to_the_first(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name, body in (("scontrol", "echo node7; echo node8"), ("srun", 'shift; exec "$@"')):
+    srun = 'shift; test "$1" = --cpus-per-task=48 && shift && exec "$@"'
+    for name, body in (("scontrol", "echo node7; echo node8"), ("srun", srun)):
         (tools / name).write_text(f"#!/bin/sh\n{body}\n")
         (tools / name).chmod(0o755)
     path = f"{tools}:{os.environ['PATH']}"
     more = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[7-8]", "PATH": path, "NPROC": "4"}
+    more |= {"SLURM_CPUS_PER_TASK": "48"}
     done = run(*named("train")[1:], tmp_path, **more)
     assert done.returncode == 0, done.stderr
     launcher = "--nproc_per_node=4 --nnodes=2 --rdzv_backend=c10d --rdzv_id=27701 --rdzv_endpoint=node7:27701 train.py"
@@ -301,18 +303,22 @@ def test_ray_starts_on_every_node_of_a_job_and_ends_with_the_command(queue_name:
     stand_in(
         tools,
         "python",
-        f"""echo "$@" >>{tmp_path}/calls
+        f"""echo "$@, $RAY_AUTH_MODE" >>{tmp_path}/calls
         [[ "$*" =~ --head\\ --port=([0-9]+) ]] || exit 0
         trap 'kill $!; echo "head ended" >>{tmp_path}/calls' TERM
         {sys.executable} {tmp_path}/head.py "${{BASH_REMATCH[1]}}" & wait""",
     )
     stand_in(tools, "scontrol", "printf 'node1\\nnode2\\n'")
-    for remote in ("srun", "pbs_tmrsh"):
-        stand_in(tools, remote, f'echo "{remote} $*" >>{tmp_path}/calls')
+    # Both start what stands behind the node; srun hands on its environment, pbs_tmrsh none (in OpenPBS).
+    skip = 'while [[ $1 == -* ]]; do shift; done; exec "$@"'
+    stand_in(tools, "srun", f'echo "srun $*" >>{tmp_path}/calls; {skip}')
+    stand_in(tools, "pbs_tmrsh", f'echo "pbs_tmrsh $*" >>{tmp_path}/calls; shift; exec env -i PATH="$PATH" "$@"')
     (tmp_path / "nodes").write_text("node1\nnode1\nnode2\nnode2\n")
-    job = {"slurm": {"SLURM_JOB_NODELIST": "node[1-2]"}, "pbs": {"PBS_NODEFILE": str(tmp_path / "nodes")}}[queue_name]
+    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_CPUS_PER_TASK": "48"}
+    job = {"slurm": slurm, "pbs": {"PBS_NODEFILE": str(tmp_path / "nodes")}}[queue_name]
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHON": str(tools / "python"), "NUM_CPUS": "5", **job}
-    wait = f"until grep -qs node2 {tmp_path}/calls; do sleep 0.05; done"  # the other nodes join in the background
+    # The other nodes join in the background.
+    wait = f"until grep -qs -- '--address=.*--block, ' {tmp_path}/calls; do sleep 0.05; done"
     script = str(REPO_ROOT / "run_scripts/ray/in_allocation.sh")
     command = ["bash", script, "bash", "-c", f'{wait}; echo "at $RAY_ADDRESS, $RAY_AUTH_MODE"; exit 7']
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=120)
@@ -323,7 +329,8 @@ def test_ray_starts_on_every_node_of_a_job_and_ends_with_the_command(queue_name:
     start = f"start --head --port={said[2]} --ray-client-server-port={client_port} --num-cpus=5 --block"
     assert start in calls and calls.endswith("head ended\n")
     assert "scripts stop" not in calls  # it would end the clusters of the user's other jobs on this machine
-    assert calls.count("node2") == 1 and f"start --address={said[1]} --num-cpus=5 --block" in calls
+    assert calls.count("node2") == 1 and f"start --address={said[1]} --num-cpus=5 --block, token\n" in calls
+    assert ("--cpus-per-task=48" in calls) == (queue_name == "slurm")
     assert "node1" not in calls
 
 
