@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -75,13 +77,9 @@ def solved_so_far(runs: dict[str, Path], size: tuple[float, float] = _SIZE) -> F
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
     axes = figure.add_subplot(title=SOLVED, xlabel="round", ylabel="share, 95 % interval", ylim=RATE_LIMITS)
     for name, path in runs.items():
-        # A round that a crash cut in half lacks its numbers; error bars are distances from the point.
+        # A round that a crash cut in half lacks its numbers.
         rounds = [r for r in read_rounds(path) if r.get("TOTAL", 0) >= max(1, r.get("SUCCESS", 0))]
-        rates = [r.get("SUCCESS", 0) / r["TOTAL"] for r in rounds]
-        bounds = [wilson_interval(int(r.get("SUCCESS", 0)), int(r["TOTAL"])) for r in rounds]
-        below = [rate - low for rate, (low, _) in zip(rates, bounds, strict=True)]
-        above = [high - rate for rate, (_, high) in zip(rates, bounds, strict=True)]
-        axes.errorbar([r["ROUND"] + 1 for r in rounds], rates, yerr=[below, above], label=name, marker="o", capsize=3)
+        _add_rates(axes, name, [(int(r["ROUND"]), int(r.get("SUCCESS", 0)), int(r["TOTAL"])) for r in rounds])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="x-small")
@@ -99,15 +97,10 @@ def round_success(runs: dict[str, Path]) -> Figure:
     for colour, (name, path) in enumerate(runs.items()):
         finished = {r["ROUND"] for r in read_rounds(path)}
         trials = [trial for trial in single_trials(read_episodes(path)) if trial.round in finished]
-        alone = [trial for trial in trials if trial.alone]
-        rates = [trial.solved / trial.alone for trial in alone]
-        bounds = [wilson_interval(trial.solved, trial.alone) for trial in alone]
-        below = [rate - low for rate, (low, _) in zip(rates, bounds, strict=True)]
-        above = [high - rate for rate, (_, high) in zip(rates, bounds, strict=True)]
-        numbers = [trial.round + 1 for trial in alone]
-        axes.errorbar(numbers, rates, yerr=[below, above], label=name, marker="o", capsize=3, color=f"C{colour}")
+        alone = [(trial.round, trial.solved, trial.alone) for trial in trials if trial.alone]
+        _add_rates(axes, name, alone, color=f"C{colour}")
         for number, trial in enumerate(trial for trial in trials if trial.driven):
-            label = "" if number else f"{name}: the expert drove"
+            label = "" if number else f"{_shown(name)}: the expert drove"
             axes.axvspan(trial.round + 0.6, trial.round + 1.4, color=f"C{colour}", alpha=0.15, linewidth=0, label=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
@@ -115,17 +108,33 @@ def round_success(runs: dict[str, Path]) -> Figure:
     return figure
 
 
+def _add_rates(axes: Axes, name: str, rounds: Sequence[tuple[int, int, int]], color: str | None = None) -> None:
+    """A curve of (round from 0, solved, played), each point with its interval."""
+    rates = [solved / played for _, solved, played in rounds]
+    bounds = [wilson_interval(solved, played) for _, solved, played in rounds]
+    # Error bars are distances from the point.
+    below = [rate - low for rate, (low, _) in zip(rates, bounds, strict=True)]
+    above = [high - rate for rate, (_, high) in zip(rates, bounds, strict=True)]
+    numbers = [round + 1 for round, _, _ in rounds]
+    axes.errorbar(numbers, rates, yerr=[below, above], label=_shown(name), marker="o", capsize=3, color=color)
+
+
 def data_url(kind: str, content: bytes) -> str:
     """An image of the media type `image/<kind>` as a `data:` URL."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
+def _shown(name: str) -> str:
+    """`name` for matplotlib, which takes what is between two `$` for a formula, and leaves `_…` out of a legend."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
 def _chart(title: str, x_label: str, series: dict[str, Points]) -> Chart:
     figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel=x_label)
+    axes = figure.add_subplot(title=_shown(title), xlabel=x_label)
     for name, points in series.items():
         marker = "o" if len(points) < 15 else ""
-        axes.plot([x for x, _ in points], [y for _, y in points], label=name, marker=marker, markersize=3)
+        axes.plot([x for x, _ in points], [y for _, y in points], label=_shown(name), marker=marker, markersize=3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # rounds and steps are whole
     axes.grid(alpha=0.3)
     if len(series) > 1:

@@ -27,3 +27,14 @@ def test_chosen_and_rejected_rewards_share_a_chart(tmp_path: Path) -> None:
     titles = [chart.title for chart in charts({"run": run})]
     assert titles[:4] == [SOLVED, BY_ROUND, "loss", "DPO's rewards: chosen and rejected"]
     assert len(titles) == len(set(titles)) and not [title for title in titles if title.startswith("train/")]
+
+
+def test_every_name_stands_in_the_legend_as_it_is(tmp_path: Path) -> None:
+    """`$…$` would be a formula, here a broken one, and a name with `_` in front would be left out."""
+    runs = {name: make_run_directory(tmp_path / str(number)) for number, name in enumerate(("_base", "a$x_{$"))}
+    for run in runs.values():
+        (run / "logging_results").mkdir()
+        (run / "logging_results" / "world.log").write_text(BLOCK.format(0))
+    assert charts(runs)
+    (_, labels) = solved_so_far(runs).axes[0].get_legend_handles_labels()
+    assert [label.strip().replace("\\$", "$") for label in labels] == list(runs)
