@@ -15,4 +15,5 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     centre = rate + z * z / (2 * trials)
     spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    # The rate is in it: if all or none are solved it is a bound, which the quotients miss by a rounding error.
+    return min(rate, max(0.0, (centre - spread) / scale)), max(rate, min(1.0, (centre + spread) / scale))

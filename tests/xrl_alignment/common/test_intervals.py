@@ -9,4 +9,11 @@ def test_wilsons_interval():
     low, high = wilson_interval(8, 10)  # Wilson 1927; agrees with R's prop.test(8, 10, correct=FALSE)
     assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
     assert wilson_interval(0, 0) == (0.0, 1.0)
-    assert wilson_interval(0, 20)[0] == pytest.approx(0, abs=1e-12) and wilson_interval(20, 20)[1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("trials", range(1, 100))
+def test_an_interval_holds_its_rate(trials):
+    """Error bars are distances from the rate to the bounds, and matplotlib takes no negative ones."""
+    for successes in range(trials + 1):
+        low, high = wilson_interval(successes, trials)
+        assert 0 <= low <= successes / trials <= high <= 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.xrl_alignment.show.dashboard.runs import make_run_directory
 from xrl_alignment.show.report.charts import BY_ROUND, SOLVED, charts, round_success, solved_so_far
 
@@ -38,3 +40,11 @@ def test_every_name_stands_in_the_legend_as_it_is(tmp_path: Path) -> None:
     assert charts(runs)
     (_, labels) = solved_so_far(runs).axes[0].get_legend_handles_labels()
     assert [label.strip().replace("\\$", "$") for label in labels] == list(runs)
+
+
+@pytest.mark.parametrize(("solved", "games"), [(12, 12), (0, 11)])
+def test_a_round_in_which_all_or_none_were_solved(tmp_path: Path, solved: int, games: int) -> None:
+    (tmp_path / "logging_results").mkdir()
+    (tmp_path / "logging_results" / "world.log").write_text(f"ROUND: 0\nSUCCESS: {solved}\nTOTAL: {games}\n")
+    (points,) = solved_so_far({"run": tmp_path}).axes[0].containers
+    assert list(points.lines[0].get_ydata()) == [solved / games]
