@@ -170,7 +170,8 @@ class RunFiles:
             last = rounds[-1]
             # Games that were solved before count as played, as in `/status`.
             played = last.played + last.solved_so_far - last.solved
-            facts |= {"round": len(rounds) - 1, "num_rounds": settings.get("num_rounds") or len(rounds)}
+            planned = settings.get("num_rounds")
+            facts |= {"round": len(rounds) - 1, "num_rounds": planned if type(planned) is int else len(rounds)}
             facts |= {"num_envs": last.games, "played_in_round": played, "solved": last.solved_so_far}
         if (step := self._by_step[_CURVES["train/loss"]].last) is not None:
             facts["training_step"] = int(step) + 1

@@ -50,7 +50,7 @@ def read_episodes(run: Path) -> list[FinishedEpisode]:
             trace = EpisodeTrace(game, game.split("-", 1)[0], str(line.get("opening", "")), steps, won)
             round, env, actions = (int(line.get(key, 0)) for key in ("round", "env", "actions"))
             shard, assisted = str(line.get("shard", "")), bool(line.get("assisted"))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ReportError(f"{path} is damaged: {error}") from error
         episodes.append(FinishedEpisode(round, env, game, won, assisted, actions, shard, trace))
     return episodes
@@ -191,7 +191,7 @@ def _memories(run: Path, round: int) -> dict[str, list[str]]:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
         return {str(result["game"]): list(result["memory"]) for result in results.values()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -73,6 +73,14 @@ def test_the_head_of_a_stored_run_is_complete(tmp_path: Path):
     assert files.title == "phase 3 of 4: DPO"
 
 
+@pytest.mark.parametrize("number", [".nan", "2026-01-01", "[5]"])
+def test_a_number_of_rounds_that_is_none_is_not_shown(tmp_path: Path, number: str):
+    """JSON has neither, and the whole page would stay as it is."""
+    run = make_run_directory(tmp_path)
+    (run / "config.yaml").write_text(f"run:\n  num_rounds: {number}\n")
+    assert opened(run).progress()["num_rounds"] == 2
+
+
 def test_it_says_how_many_episodes_it_has_still_to_read(tmp_path: Path):
     files = RunFiles(make_run_directory(tmp_path))
     files.refresh(lambda: False)

@@ -59,6 +59,9 @@ def test_games_that_failed_before_are_compared_with_and_without_a_memory(tmp_pat
     (run / "logging_results" / "env_results_trial_0.json").write_text(json.dumps(results))
     (row,) = memories_table(run, read_episodes(run)).rows
     assert row[:4] == ["2", "1", "0", "0.00"] and row[5:] == ["0", "0", "–", "–"]
+    (run / "logging_results" / "env_results_trial_0.json").write_text("[" * 100_000)
+    (row,) = memories_table(run, read_episodes(run)).rows
+    assert row[:2] == ["2", "0"], "memories that nobody can read are none"
 
 
 def test_the_best_and_the_worst_become_film_strips(tmp_path: Path):

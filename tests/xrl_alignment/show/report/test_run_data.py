@@ -70,9 +70,10 @@ def test_an_episode_that_does_not_say_how_it_ended_is_not_solved(tmp_path: Path)
     run = make_run(tmp_path / "run")
     (run / "state" / "episodes.jsonl").write_text("{}\n")
     assert [episode.solved for episode in read_episodes(run)] == [False]
-    (run / "state" / "episodes.jsonl").write_text("[1]\n")
-    with pytest.raises(ReportError, match="episodes.jsonl is damaged"):
-        read_episodes(run)
+    for line in ("[1]", '{"round": 1e999}'):
+        (run / "state" / "episodes.jsonl").write_text(f"{line}\n")
+        with pytest.raises(ReportError, match="episodes.jsonl is damaged"):
+            read_episodes(run)
 
 
 @pytest.mark.parametrize("count", [0, 1, 399, 400, 401, 5000])
