@@ -126,6 +126,28 @@ def test_an_episode_is_replayed_by_mouse_slider_and_keyboard(browser: Browser, s
         assert page.errors() == []
 
 
+def test_an_episode_that_comes_late_changes_nothing(browser: Browser, serve, tmp_path: Path):
+    """Its answer comes when another one is open, or none: the address must name what is shown."""
+    held = "/episodes/0/2"
+    hold = f"""(f => {{ window.fetch = (url, ...rest) => {{
+        const held = (answer) => new Promise((go) => {{ window.release = () => go(answer); }});
+        return url.endsWith("{held}") ? f(url, ...rest).then(held) : f(url, ...rest);
+    }}; }})(window.fetch)"""
+    with browser.page() as page:
+        page.open(serve(make_run_directory(tmp_path)))
+        page.wait("document.querySelector('#grid button.F') !== null")
+        page.evaluate(hold)
+        for shown, then in (("#episode=0/1", "#grid tbody tr:nth-child(2) button"), ("", "#replay-close")):
+            page.evaluate("delete window.release")
+            page.click("#grid tbody tr:nth-child(3) button.F")
+            page.wait("Boolean(window.release)")
+            page.click(then)
+            page.wait(f"location.hash === {shown!r}")
+            page.evaluate("window.release(); new Promise((done) => setTimeout(done, 100))")
+            assert page.evaluate("location.hash") == shown
+        assert page.errors() == []
+
+
 def test_an_episode_of_another_version_and_one_without_frames_are_shown_as_text(
     browser: Browser, serve, tmp_path: Path
 ):

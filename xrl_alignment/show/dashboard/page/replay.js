@@ -16,9 +16,10 @@ export async function openEpisode(round, env) {
     found = await (await get(`/episodes/${round}/${env}`)).json();
     if (mine === opened) show(found, mine);
   } catch (error) {
-    if (error.status === 401) return void (byId("replay").hidden = true); // the page asks for a token, and then opens the link again
+    if (mine === opened && error.status === 401) return void (byId("replay").hidden = true); // the page asks for a token, and then opens the link again
     if (mine === opened) setText(byId("replay-notice"), `This episode cannot be shown: ${error.message}`);
   }
+  if (mine !== opened) return; // meanwhile another one was opened, or this one closed
   byId("replay").scrollIntoView({ block: "start" });
   byId(found ? "replay-step" : "replay-title").focus({ preventScroll: true });
   history.replaceState(null, "", `#episode=${round}/${env}`);
