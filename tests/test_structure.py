@@ -32,6 +32,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "xrl_alignment/show/play/test_page.py": "the page of a game and a recording, which are no Python",
     "xrl_alignment/test_information.py": "the facts of docs/information.md",
     "xrl_alignment/agents/experts/llm/test_served_model.py": "the LLM expert asks a real server",
+    "xrl_alignment/planning/test_made_as_set.py": "each setting of EMAC+'s loop reaches what it is for",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -78,7 +79,11 @@ def test_a_planner_of_this_process_and_the_agent_are_made_as_the_settings_say(tm
     assert (planner.grounded, planner.max_answer_tokens, planner.max_batch, planner._context) == (True, 9, 5, 512)
     assert planner._kept.limit == 2 << 20 and planner.examples == EXAMPLES.read_text()
     assert (agent.model.dpo_beta, agent.max_batch, agent.policy.max_batch) == (0.7, 5, 5)
-    assert planner.identity == building.local_planner(config.planner, config.run, torch.device("cpu")).identity
+    # What is untrained is drawn by the seed.
+    made = [
+        building.local_planner(config.planner, replace(config.run, seed=seed), torch.device("cpu")) for seed in (7, 8)
+    ]
+    assert [planner.identity == other.identity for other in made] == [True, False]
 
 
 def test_a_planner_behind_an_endpoint_is_made_as_the_settings_say(tmp_path) -> None:
