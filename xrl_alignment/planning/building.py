@@ -21,7 +21,7 @@ from alfworld_native.games import find_games, games_hash
 from alfworld_native.household.levels import horizon
 from lavis.common.config import load_yaml
 from lavis.common.devices import pick_device, set_seed, set_threads
-from lavis.common.errors import ConfigError, EmacError, MissingFileError
+from lavis.common.errors import ConfigError, EmacError
 from lavis.common.files import locked, new_folder, read_json, write_json, write_text
 from lavis.common.named_class import is_class_name
 from lavis.common.settings import check, check_has_effect
@@ -32,6 +32,7 @@ from lavis.models.blip2_models.emac_config import MODEL_TYPES, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
 from lavis.models.played import PlayedGames, games_of_weights, played_by_base
 from lavis.models.sections import check_section
+from xrl_alignment.agents.language.react import read_examples
 from xrl_alignment.builders.environments import environment_factory, games_of
 from xrl_alignment.builders.named import check_device, check_policy
 from xrl_alignment.builders.student import check_served, load_student, make_policy, model_section, prompt_writer
@@ -115,7 +116,7 @@ def run_emac_plus(cfg_path: str | Path, options: list[str], resume: Path | None 
 
 
 def check_loop(config: EmacPlusConfig) -> None:
-    """ConfigError, EnvironmentFault or MissingFileError for what no loop could use, before a folder is made."""
+    """ConfigError, EnvironmentFault, MissingFileError or FileError for what no loop could use, without a folder yet."""
     run, environment = config.run, config.environment
     check_device(run.device)
     check_section(config.model)
@@ -429,9 +430,4 @@ def language_model(name: str, key: str = "planner.model") -> PreTrainedModel:
 
 
 def _examples(settings: PlannerConfig) -> str:
-    if not settings.examples:
-        return ""
-    path = Path(settings.examples)
-    if not path.is_file():
-        raise MissingFileError(f"planner.examples={path}: there is no such file (ours: prompts/planner_examples.txt)")
-    return path.read_text(encoding="utf-8")
+    return read_examples("planner.examples", settings.examples) if settings.examples else ""

@@ -230,7 +230,9 @@ def test_the_loop_takes_one_file_and_no_options_of_phases(arguments, monkeypatch
         ("model.ref_pretrained=x", "model.ref_pretrained: the loop's reference is its own agent"),
         ("run.eval_split=household_held", "household_held"),
         ("model.modeltype=x", "modeltype"),
-        ("planner.examples=nowhere.txt", "planner.examples=nowhere.txt: there is no such file"),
+        ("planner.examples=nowhere.txt", "planner.examples: nowhere.txt does not exist"),
+        ("planner.examples=tests", "planner.examples: tests cannot be read: Is a directory"),
+        ("planner.examples=lavis/models/tiny/planner.safetensors", "planner.examples: .*safetensors is no text"),
         ("planner.model=tests", "planner.model=tests is no language model: it has no config.json"),
         ("planner.name=endpoint planner.learn=false", "no key: set the environment variable OPENAI_API_KEY"),
         (

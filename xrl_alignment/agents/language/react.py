@@ -48,7 +48,7 @@ def load_prompts(path: Path | str) -> dict[str, list[str]]:
     JSON object of strings or lacks a task type; the message names file and key.
     """
     try:
-        content = json.loads(_read("prompts file", path))
+        content = json.loads(read_examples("prompts file", path))
     except json.JSONDecodeError as error:
         raise ConfigError(f"prompts file {path} is not JSON: {error}") from error
     if not isinstance(content, dict):
@@ -65,13 +65,14 @@ def load_prompts(path: Path | str) -> dict[str, list[str]]:
 
 def load_reflection_examples(path: Path | str) -> str:
     """The text of the two reflection examples; errors as `load_prompts`, ConfigError also for an empty file."""
-    text = _read("reflection examples", path).strip()
+    text = read_examples("reflection examples", path).strip()
     if not text:
         raise ConfigError(f"reflection examples {path} are empty; python -m xrl_alignment.make_prompts writes them")
     return text
 
 
-def _read(what: str, path: Path | str) -> str:
+def read_examples(what: str, path: Path | str) -> str:
+    """The text of the file `path`; MissingFileError, FileError or ConfigError say what it was to be."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
