@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from lavis.common.errors import missing_extra
 from xrl_alignment.agents.experts.llm.accounting import Account, Pace, Usage
@@ -198,9 +199,10 @@ class Endpoint:
                 f"no key: set the environment variable {self.key_variable} (or {self.section}.base_url to your own "
                 "server)"
             )
-        if base_url and not base_url.startswith(("http://", "https://")):
+        if base_url and not _is_address(base_url):
             raise EndpointFault(
-                f"{self.section}.base_url {base_url!r} is not an address that begins with http:// or https://"
+                f"{self.section}.base_url {base_url!r} is not an address that begins with http:// or https://, then "
+                "names a host, and, if any, a port by its number"
             )
         # Local servers need no key, but the library does. Retries are ours (`Retrying`), so that they are counted.
         timeout = openai.Timeout(self.timeout_s, connect=CONNECT_SHARE * self.timeout_s)
@@ -330,6 +332,15 @@ class Endpoint:
                 f"{self.section}.model, {self.section}.base_url and {self.section}.api ({text})"
             )
         raise EndpointFault(f"{self.address} refuses the request ({status}): {text}")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        port = parts.port  # ValueError for what is no port
+    except ValueError:
+        return False
+    return text.isprintable() and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def _words(error: openai.APIStatusError) -> str:

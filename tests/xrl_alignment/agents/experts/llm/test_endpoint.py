@@ -183,14 +183,31 @@ def test_parameters_that_a_model_refuses_are_left_out(connect):
         assert len(server.requests) == 4 and server.requests[-1]["max_completion_tokens"] == 256
 
 
+@pytest.mark.parametrize("api_version", ["", "2024-02-01"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost:8000",
+        "http://",
+        "http://[::1",
+        "http://host:80a/v1",
+        "http://host:99999/v1",
+        "http://host:-1/v1",
+        "http://x\n",
+    ],
+)
+def test_what_is_no_address_is_told(address, api_version):
+    """A port that is no number ended in a traceback of the library's."""
+    with pytest.raises(EndpointFault, match="expert.base_url '.*' is not an address that begins with http://"):
+        Endpoint(model="m", base_url=address, api_version=api_version, environ={})
+
+
 def test_the_key_comes_from_the_environment(connect):
     with FakeEndpoint() as server:
         connect(server, environ={"MINE": "secret"}, key_variable="MINE").complete("x")
         assert server.headers[0]["authorization"] == "Bearer secret"
     with pytest.raises(EndpointFault, match="set the environment variable OPENAI_API_KEY"):
         Endpoint(model="m", environ={})
-    with pytest.raises(EndpointFault, match="begins with http://"):
-        Endpoint(model="m", base_url="localhost:8000", environ={})
     with pytest.raises(EndpointFault, match="set expert.model"):
         Endpoint(model="", environ={"OPENAI_API_KEY": "k"})
 
