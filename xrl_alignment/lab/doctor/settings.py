@@ -1,4 +1,4 @@
-"""What a training run needs by its settings, and whether this machine has it: games, weights, teacher, AI2-THOR.
+"""What a training run needs by its settings, and whether this machine has it: games, weights, vLLM, teacher, AI2-THOR.
 
 Nothing is loaded, generated or started, so it says before a model of 14 GB is read what the run would miss later.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lavis.common.errors import EmacError
+from lavis.common.errors import ConfigError, EmacError
 from lavis.common.files import writable
 from lavis.common.named_class import is_class_name
 from xrl_alignment.builders.named import check_named
@@ -61,6 +61,16 @@ def check_settings(config: DaggerConfig, environ: Mapping[str, str] = os.environ
             yield check_weights(path, f"model.{key}")
     # Of a class of one's own nobody knows whether it is large.
     yield check_device(large=not is_class_name(name) and name not in SMALL_MODELS)
+    # vLLM is started when the model is loaded, unless servers are named. A hub model's servers always are.
+    if config.policy.name == "vllm" and not config.policy.base_urls:
+        from xrl_alignment.agents.policies.vllm.process import find_python  # here: most settings do not need it
+
+        try:
+            if name == "hf_vlm":
+                raise ConfigError("policy.base_urls is empty: a model of the hub is served by servers that run already")
+            yield Finding("ok", "vllm", find_python(config.policy.vllm_python))
+        except EmacError as error:
+            yield Finding("fail", "vllm", str(error))
     # The language model that labels or writes memories: its name, key and address. It is not asked.
     if asks_model(config.expert, config.reflexion):
         from xrl_alignment.agents.experts.llm.endpoint import Endpoint  # here: the client library takes a second

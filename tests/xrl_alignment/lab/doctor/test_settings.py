@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 from lavis.models.blip2_models.emac_config import PARTS
+from lavis.models.hf_vlm import tiny
 from tests.alfworld_native import recorded_thor
 from xrl_alignment.lab.doctor.settings import check_settings
 from xrl_alignment.settings.loading import load_config
@@ -69,6 +72,17 @@ def test_other_classes_of_ones_own_are_looked_for(games, kind, own):
     assert "settings" not in levels([*games, f"{kind}.name={own}"])
     for missing in ("nowhere_at_all:X", "json:JSONDecoder"):
         assert levels([*games, f"{kind}.name={missing}"])["settings"] == "fail"
+
+
+def test_vllm_needs_an_interpreter_that_has_it_or_servers(games, tmp_path):
+    """Before, a dry run said that nothing was missing, and the run ended after its model was loaded."""
+    served = [*games, "policy.name=vllm", "policy.num_beams=1"]
+    assert levels([*served, f"policy.vllm_python={tmp_path}/python"])["vllm"] == "fail"
+    assert levels([*served, f"policy.vllm_python={sys.executable}"])["vllm"] == "ok"
+    assert "vllm" not in levels([*served, "policy.base_urls=[http://127.0.0.1:9/v1]"])
+    tiny.make("llava", tmp_path / "hub")
+    hub = [*served, "model.arch=hf_vlm", f"model.path={tmp_path}/hub", f"policy.vllm_python={sys.executable}"]
+    assert levels(hub)["vllm"] == "fail"
 
 
 @pytest.mark.parametrize("asks", ["expert.name=openai", "reflexion.reflector=llm"])
