@@ -7,6 +7,8 @@ from pathlib import Path
 from alfworld_native import check_split
 from alfworld_native.base import Environment
 from alfworld_native.games import HOUSEHOLD_SPLITS
+from alfworld_native.household.frozen import GAMES
+from alfworld_native.household.levels import level_of
 from lavis.common.errors import ConfigError
 from lavis.common.named_class import is_class_name, load_class
 from lavis.models.sections import check_section
@@ -55,10 +57,12 @@ def check_named(config: DaggerConfig) -> None:
     if environment.allow_other_games:
         return
     check_split(environment.name, environment.split, environment.data or None)
+    # Of household's splits two are generated, those of levels are test sets of a fixed size.
     generated = dict(zip(HOUSEHOLD_SPLITS, (environment.num_train, environment.num_heldout), strict=True))
-    number = generated.get(environment.split) if environment.name == "household" else None
-    if number is not None and config.run.num_envs > number:
+    number = generated.get(environment.split, GAMES if level_of(environment.split) else None)
+    if environment.name == "household" and number is not None and config.run.num_envs > number:
+        more = " or generate more (environment.num_train, environment.num_heldout)"
         raise ConfigError(
-            f"run.num_envs={config.run.num_envs}: split {environment.split} has {number} games: ask for fewer or "
-            "generate more (environment.num_train, environment.num_heldout)"
+            f"run.num_envs={config.run.num_envs}: split {environment.split} has {number} games: ask for fewer"
+            f"{more if environment.split in generated else ''}"
         )

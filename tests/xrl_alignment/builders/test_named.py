@@ -28,6 +28,10 @@ MORE = ["run.num_envs=5", "environment.num_train=9"]
             ["environment.name=household", "environment.split=household_heldout", "environment.num_heldout=4", *MORE],
             "run.num_envs=5: split household_heldout has 4 games",
         ),
+        (
+            ["environment.name=household", "environment.split=household_compound", "run.num_envs=61"],
+            "run.num_envs=61: split household_compound has 60 games: ask for fewer",
+        ),
     ],
 )
 def test_is_refused(options: list[str], says: str) -> None:
