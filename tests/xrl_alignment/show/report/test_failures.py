@@ -23,6 +23,7 @@ def put(where: str) -> tuple[str, str]:
     [
         ("put a mug in desk", [EMPTY, ("look", "ok")], "never found"),
         ("put a mug in desk", [SEES, EMPTY], "found and lost"),
+        ("put a mug in desk", [SEES, (TAKES[0], NOTHING), EMPTY], "found and lost"),  # a rejected command did nothing
         ("put a mug in desk", [SEES, TAKES, put("bed 1")], "wrong receptacle"),
         ("put a mug in desk", [SEES, TAKES, put("bed 1"), TAKES, EMPTY], "out of steps"),
         ("put a hot mug in desk", [SEES, TAKES, EMPTY, put("desk 1"), SEES], "out of steps"),

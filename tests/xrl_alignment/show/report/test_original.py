@@ -74,6 +74,14 @@ def test_results_nested_too_deep_are_said(tmp_path: Path):
     assert any("env_results_trial_1.json cannot be read" in notice for notice in read_logs(tmp_path).notices)
 
 
+def test_without_world_log_the_results_are_counted(tmp_path: Path):
+    make_logs(tmp_path)
+    (tmp_path / "world.log").unlink()
+    logs = read_logs(tmp_path)
+    assert logs.notices == ["world.log is missing: no times, and no count of its own"]
+    assert [(c.logged, c.slots, c.seconds) for c in recount(logs.trials)] == [(None, n, None) for n in (1, 2, 3)]
+
+
 def test_what_is_missing_or_damaged_is_said(tmp_path: Path):
     make_logs(tmp_path)
     (tmp_path / "world.log").write_text("another version\n")
