@@ -323,6 +323,11 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
     return layer
 
 
+def as_option(key: str, text: str | Path) -> str:
+    """`a.b=c` for a text or a path, as `read_option` reads it back: without quotes yaml cuts `/runs #2` to `/runs`."""
+    return f"{key}={json.dumps(str(text), ensure_ascii=False)}"
+
+
 def is_no_text(value: object) -> bool:
     """Whether yaml read as a number or a truth value what may have been a name."""
     return isinstance(value, bool | int | float)

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from lavis.common.config import as_option
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import read_first, run_program
@@ -233,7 +234,7 @@ def second_process(threads: int) -> Iterator[ProcessPoolExecutor]:
 def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]) -> dict[str, Any]:
     """Train and evaluate; returns what `summary.json` holds."""
     options = [*options, "server.port=0"]  # any free port: a demo must not collide with a run
-    bc_options = [*options, f"run.output_dir={output / 'bc'}"]
+    bc_options = [*options, as_option("run.output_dir", output / "bc")]
     config = load_config(DaggerConfig, bc_config, bc_options)
     set_threads(config.run.num_threads)
     started = time.monotonic()
@@ -256,7 +257,7 @@ def run_demo(output: Path, bc_config: Path, dpo_config: Path, options: list[str]
         beside["bc"] = second.submit(evaluator.entry, heldout, reference)
         if official:
             beside["bc_valid_seen"] = second.submit(evaluator.entry, official, reference)
-        dpo_options = [*options, f"run.output_dir={output / 'dpo'}", *handed_options(reference, reference)]
+        dpo_options = [*options, as_option("run.output_dir", output / "dpo"), *handed_options(reference, reference)]
         final = hand_off(run_phase(dpo_config, dpo_options, phase=status.name))
         status.begin("evaluation after DPO")
         blank = second.submit(evaluator.entry, fewer, final, blank_frames=True)

@@ -149,14 +149,15 @@ def _student(text: str, weights: str, more: Sequence[str]) -> Player:
     if own:
         chosen = [f"model.model_type={weights}", *of_run]
     else:
-        from lavis.models.blip2_models.weights import read_shapes  # here: the other players need no torch
+        from lavis.common.config import as_option  # here: the other players need no torch
+        from lavis.models.blip2_models.weights import read_shapes
         from xrl_alignment.builders.stored import as_options, run_of
 
         model, shown = run_of(file)
         read_shapes(file)  # what cannot be loaded is told now, too
         if model.get("arch") == "hf_vlm" and not any(option.startswith("model.path=") for option in more):
             raise ConfigError(f"player {file} is of a model of the hub: say where it is, --options model.path=FOLDER")
-        chosen = [*as_options({"model": model}), f"model.pretrained={weights}", *more]
+        chosen = [*as_options({"model": model}), as_option("model.pretrained", weights), *more]
 
     def make(cleanup: ExitStack) -> Actor:
         from lavis.common.devices import pick_device, set_threads  # here: the other players need no torch

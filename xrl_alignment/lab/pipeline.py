@@ -28,6 +28,7 @@ from contextlib import closing
 from pathlib import Path
 
 from lavis.common.allocator import bound_kernel_cache
+from lavis.common.config import as_option
 from lavis.common.errors import ConfigError
 from lavis.common.files import locked, make_folder, write_bytes, write_text
 from lavis.common.paths import REPO_ROOT
@@ -344,7 +345,8 @@ def remembered(path: Path) -> Path | None:
 
 def handed_options(pretrained: Path | str, reference: Path | str) -> list[str]:
     """The settings by which a phase starts from the checkpoint of the one before."""
-    return [f"model.pretrained={pretrained}", f"model.ref_pretrained={reference}", "model.load_pretrained=true"]
+    given = [as_option("model.pretrained", pretrained), as_option("model.ref_pretrained", reference)]
+    return [*given, "model.load_pretrained=true"]
 
 
 def find_phase(cfg_paths: Sequence[str], options: Sequence[str], run_dir: Path) -> tuple[int, list[str]]:

@@ -10,7 +10,15 @@ import pytest
 from omegaconf import OmegaConf
 
 import lavis.models  # noqa: F401  (registers the models)
-from lavis.common.config import Config, ConfigValidator, is_lavis_config, node_to_dict, read_option, to_dot_list
+from lavis.common.config import (
+    Config,
+    ConfigValidator,
+    as_option,
+    is_lavis_config,
+    node_to_dict,
+    read_option,
+    to_dot_list,
+)
 from lavis.common.errors import ConfigError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.registry import registry
@@ -100,6 +108,13 @@ def test_another_language_model_comes_without_the_types_sizes_and_weights(tmp_pa
 def test_an_option_that_is_a_text_stays_as_it_was_typed(name: str) -> None:
     assert read_option(f"run.job_id={name}", TEXTS).run.job_id == name
     assert read_option("run.amp=on", TEXTS).run.amp is True
+
+
+@pytest.mark.parametrize("text", ["/runs #2/a.pth", "/a: b", "/[x", "/\N{GRINNING FACE}/é", 'a"b\\c', "007", "~", ""])
+def test_a_path_is_read_back_from_the_option_that_a_program_makes(text: str) -> None:
+    """A demo with `--output "demo #2"` wrote its runs to `demo`."""
+    assert read_option(as_option("run.output_dir", text)).run.output_dir == text
+    assert read_option(as_option("run.output_dir", Path("/a #2"))).run.output_dir == "/a #2"
 
 
 def test_a_number_where_a_files_text_should_be_is_refused() -> None:

@@ -227,6 +227,12 @@ def test_a_run_directory_tells_its_phase_and_what_was_handed_to_it(phases, tmp_p
         find_phase(phases, ["run.seed=6"], two)
 
 
+def test_a_checkpoint_is_handed_over_whatever_its_folder_is_called(phases):
+    """Of `/runs #2/a.pth` yaml reads `/runs`: the next phase began with another file, or with none."""
+    model = load_config(DaggerConfig, phases[1], handed_options("/runs #2/a.pth", "/b: c.pth")).model
+    assert (model["pretrained"], model["ref_pretrained"]) == ("/runs #2/a.pth", "/b: c.pth")
+
+
 def test_of_phases_of_one_file_the_noted_number_counts(phases, tmp_path):
     """DPO twice with one file: the second one was taken for the first, and a phase too many was run."""
     handed = handed_options("x.pth", "x.pth")

@@ -133,11 +133,12 @@ def choose_game(games: Sequence[Game], wanted: str, seed: int | None) -> int:
 
 def read_settings(checkpoint: Path | None, cfg_path: Path | None, options: Sequence[str]) -> EvaluateConfig:
     """Settings of `evaluate.py`; without `cfg_path` the harmless ones of those that the checkpoint's run had."""
+    from lavis.common.config import as_option
     from xrl_alignment.settings.loading import load_config
     from xrl_alignment.settings.schema import EvaluateConfig
 
     stored = settings_of_run(checkpoint) if checkpoint and not cfg_path else []
-    pretrained = [f"model.pretrained={checkpoint}", "model.load_pretrained=true"] if checkpoint else []
+    pretrained = [as_option("model.pretrained", checkpoint), "model.load_pretrained=true"] if checkpoint else []
     return load_config(EvaluateConfig, cfg_path, [*stored, *pretrained, *options])
 
 

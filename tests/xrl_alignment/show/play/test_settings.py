@@ -99,7 +99,8 @@ def test_a_checkpoint_plays_with_the_settings_of_its_run(games, tmp_path, monkey
     shown = ["environment.tell_objects=false", "environment.show_ids=false", "environment.blank_frames=true"]
     config = load_config(DaggerConfig, None, [*options, *shown])
     model, _ = load_student({"arch": "blip2_emac", "model_type": "tiny"}, torch.device("cpu"))
-    path = save_checkpoint(tmp_path / "emma_checkpoint_0.pth", model=model, config=shareable(config))
+    (tmp_path / "run #2").mkdir()  # a name that an option cuts if it is not quoted
+    path = save_checkpoint(tmp_path / "run #2" / "emma_checkpoint_0.pth", model=model, config=shareable(config))
     read = read_settings(path, None, ["policy.max_length=8"])
     assert (read.model["model_type"], read.model["max_txt_len"], read.model["pretrained"]) == ("tiny", 200, str(path))
     assert (read.policy.num_beams, read.policy.max_length) == (1, 8) and not read.environment.tell_objects
