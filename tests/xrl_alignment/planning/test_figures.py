@@ -27,6 +27,15 @@ def test_what_planning_costs_and_is_worth() -> None:
     assert (got["sight_precision"], got["sight_recall"]) == (0.25, 0.5)
 
 
+def test_judgements_are_counted_by_themselves_and_their_tokens_with_the_planners() -> None:
+    said = [(True, False), (True, True), (None, False)]
+    true = {"true_executed": True, "true_solves": False, "tokens": 7}
+    judged = [{"executed": executed, "solves": solves, **true} for executed, solves in said]
+    got = figures([replace(played(True, 2, "won"), feedbacks=judged)])
+    assert (got["planner_calls"], got["planner_tokens"], got["tokens_per_solved"]) == (2, 2 * 10 + 3 * 7, 41)
+    assert (got["judgements"], got["unclear_judgements"], got["right_judgements"]) == (3, 1, 0.5)
+
+
 def test_games_of_a_mixture_of_levels_have_figures_by_level() -> None:
     games = [played(True, 1, "won"), played(False, 1, "steps"), played(True, 1, "won")]
     assert figures(games)["per_level"] == {}

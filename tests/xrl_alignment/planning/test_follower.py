@@ -98,6 +98,16 @@ def test_every_k_steps_the_planner_is_asked() -> None:
     assert follower.due and follower.question().history[-1][0] == "go to cabinet 1"
 
 
+def test_steps_are_counted_from_each_plan_and_a_last_step_carries_its_action_out() -> None:
+    follower = follow("go to countertop 1, take mug", replace(OFF, replan_every=2))
+    follower.observe("look", "You are facing the desk 1. Next to it, you see nothing.")
+    follower.observe("go to countertop 1", MUG_COUNTER)
+    assert follower.due and follower.carried_out == [(0, "go to countertop 1")]
+    follower.take(PlanAnswer("take mug, go to desk 1"))
+    follower.observe("look", "You are facing the countertop 1. Next to it, you see nothing.")
+    assert not follower.due
+
+
 def test_what_was_in_view_before_the_plan_is_no_news() -> None:
     follower = follow("go to countertop 1", replace(OFF, replan_exhausted=True))
     follower.observe("go to countertop 1", MUG_COUNTER)
@@ -243,3 +253,19 @@ def test_a_refused_action_is_judged_with_its_reason() -> None:
     follower.take(PlanAnswer("no, yes"))
     assert follower.feedbacks[0].true_executed is False and follower.carried_out == []
     assert follower.due and not follower.question().plan  # a failed step is planned anew, whatever comes after it
+
+
+def test_what_is_true_of_an_action_does_not_depend_on_what_is_reported() -> None:
+    follower = follow("take mug, go to desk 1", replace(OFF, feedback="questions", report="none"))
+    follower.take(PlanAnswer("yes, yes"))
+    assert follower.feedbacks[0].true_executed is False
+
+
+def test_the_triggers_ask_for_no_plan_where_the_planner_judges() -> None:
+    follower = follow("go to desk 1, go to cabinet 1, take mug", replace(OFF, feedback="questions", replan_seen=True))
+    follower.observe("go to countertop 1", MUG_COUNTER)
+    assert not follower.due and follower.command == "go to desk 1"
+
+
+def test_after_the_cap_no_judgement_is_asked_that_no_plan_could_follow() -> None:
+    assert not judged("go to countertop 1, go to desk 1, take mug", max_replans=0).due

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from lavis.common.errors import DivergedError
+from lavis.models.losses import dpo_loss
+from xrl_alignment.planning.planners import learning
 from xrl_alignment.planning.planners.base import PlanQuestion
 from xrl_alignment.planning.planners.learning import PlanExample, _batches, examples_of, plan_logps, train_planner
 from xrl_alignment.settings.planning import PlannerTraining
@@ -110,6 +112,45 @@ def test_dpo_moves_the_failed_plan_away_from_its_correction(local_planner) -> No
     settings = PlannerTraining(epochs=0, dpo_epochs=5, dpo_lr=2e-3)
     assert set(train_planner(planner, [PlanExample(QUESTION, CHOSEN, REJECTED)], settings, mix_ratio=0.0)) == {"dpo"}
     assert logp(planner, CHOSEN) - logp(planner, REJECTED) > before
+
+
+def test_dpo_reads_the_newest_pairs_with_the_given_weights(local_planner, monkeypatch) -> None:
+    pairs = [PlanExample(QUESTION, CHOSEN, REJECTED), PlanExample(QUESTION, "take pen", REJECTED)]
+    used: list[dict] = []
+
+    def noted(*given, **weights):
+        used.append(weights)
+        return dpo_loss(*given, **weights)
+
+    monkeypatch.setattr(learning, "dpo_loss", noted)
+    identities = set()
+    for given in (pairs, pairs[1:]):
+        planner = local_planner()
+        settings = PlannerTraining(epochs=0, dpo_epochs=1, max_pairs=1)
+        train_planner(planner, given, settings, beta=0.7, mix_ratio=0.2)
+        identities.add(planner.identity)
+    assert len(identities) == 1 and used == [{"beta": 0.7, "mix_ratio": 0.2}] * 2
+
+
+def test_the_rate_climbs_within_the_warm_up_and_falls_to_the_end_of_its_stage(local_planner, monkeypatch) -> None:
+    rates: list[float] = []
+
+    class Noted:
+        def __init__(self, optimizer, parameters, *, max_norm) -> None:
+            self.optimizer = optimizer
+            assert max_norm == learning.MAX_NORM
+
+        def add(self, *given) -> None: ...
+
+        def discard(self) -> None: ...
+
+        def update(self, where) -> None:
+            rates.append(self.optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr(learning, "Updater", Noted)
+    settings = PlannerTraining(epochs=4, dpo_epochs=2, lr=0.8, dpo_lr=0.2, warmup_steps=1)
+    train_planner(local_planner(), [PlanExample(QUESTION, CHOSEN, REJECTED)], settings)
+    assert rates == pytest.approx([0.4, 0.6, 0.4, 0.2, 0.2, 0.1])
 
 
 def test_the_same_examples_and_seed_give_the_same_adapter(local_planner) -> None:
