@@ -35,7 +35,10 @@ _FORMS = re.compile(
 _SURPLUS = re.compile(r" (?:from|with) .*$")  # `take mug 1 from desk 1`: the controller knows where it is
 # `Plan: …`, `> …`, `- …`, `1. …`, and the first and the last line of a code block.
 _MARK = re.compile(r"^\s*(?:plan\s*:|>|[-*•]|\(?\d+[.):]|```\w*$)\s*", re.IGNORECASE)
-_BETWEEN = re.compile(r"[,;\n]|\bthen\b", re.IGNORECASE)  # without the blanks around it: `\s*` in front is quadratic
+# A first line that announces the plan: `Sure, here is the plan:`, also in front of an action.
+_HEADING = re.compile(r"\A[^\n]*?(?:\bplan\W{0,2}:[ *]{0,4}|:[ *]{0,4}$)", re.IGNORECASE | re.MULTILINE)
+# Between two actions, without the blanks around it: `\s*` in front is quadratic.
+_BETWEEN = re.compile(r"[,;\n]|->|→|\.\s|\b(?:then|and)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,15 +79,15 @@ def read_action(text: str) -> HighLevelAction | None:
 
 
 def read_plan(text: str) -> ParsedPlan:
-    """The plan in a language model's answer: actions separated by commas, semicolons, lines or `then`.
+    """The plan in a language model's answer: actions separated by commas, semicolons, full stops, arrows, lines, words.
 
     Reading ends at the first part that is no high-level action, because the parts after it were planned to follow it.
-    Reasoning blocks, list marks, `Plan:` and the ends of a code block are dropped.
+    Reasoning blocks, a heading, list marks, `Plan:` and the ends of a code block are dropped.
     """
     actions: list[HighLevelAction] = []
-    for part in _BETWEEN.split(without_reasoning(text)):
+    for part in _BETWEEN.split(_HEADING.sub("", without_reasoning(text).strip())):
         part = _MARK.sub("", part).strip()
-        if not part:
+        if not part or part.isdecimal():  # a list's number, which its full stop has cut off
             continue
         action = read_action(part)
         if action is None:

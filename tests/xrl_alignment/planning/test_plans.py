@@ -35,6 +35,14 @@ def test_a_plan_is_read_as_it_is_written() -> None:
         "> go to desk 1; take pen 2\n\n",
         "```text\ngo to desk 1, take pen 2\n```",
         "```\nPlan: go to desk 1,\ntake pen 2```",
+        "Sure, here is the plan:\n\n1. Go to desk 1.\n2. Take pen 2.",
+        "Sure, here is the **plan**: go to desk 1, take pen 2",
+        "**Plan:**\n- **go to desk 1**\n- **take pen 2**",
+        "Go to desk 1. Take pen 2.",
+        "1. Go to desk 1. 2. Take pen 2.",
+        "go to desk 1 -> take pen 2",
+        "go to desk 1 → take pen 2",
+        "Go to desk 1 and take pen 2.",
     ],
 )
 def test_list_marks_and_forms_of_chat_models_are_read(text: str) -> None:

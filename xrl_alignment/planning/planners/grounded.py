@@ -21,7 +21,7 @@ from xrl_alignment.planning.plans import MAX_ACTIONS, TREATMENTS
 
 _NUMBERED = regex.compile(r"\b[a-z]+ \d+\b")
 _WORD = "[a-z]{2,24}"  # a type: what is searched for may be any
-_NO_THING = regex.compile(r"\b(?:a|an|the|then)(?: in/on .*)?$")  # `read_plan` drops these words
+_NO_THING = regex.compile(r"\b(?:a|an|the|then|and)(?: in/on .*)?$")  # `read_plan` drops these words
 _TRIED = 64  # likeliest tokens, before all others are looked at
 _NEVER = 15.0  # a token that is less likely than another one by so many nats wins no search
 
