@@ -213,6 +213,35 @@ def test_what_is_sent_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatc
             client.recv(timeout=60)
 
 
+def test_half_a_body_is_no_body() -> None:
+    """A client that leaves in the middle of its command must not have the first half of it carried out."""
+    told: list[str] = []
+
+    async def reads(scope: Any, receive: Any, send: Any) -> None:
+        told.append((await receive())["type"])
+
+    messages = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"go to", "more_body": True}]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop()
+
+    async def send(message: dict[str, Any]) -> None:
+        raise AssertionError(message)
+
+    asyncio.run(KeyedApp(reads)({"type": "http", "path": "/", "client": None, "headers": []}, receive, send))
+    assert told == ["http.disconnect"]
+
+
+def test_the_application_is_told_that_the_server_starts() -> None:
+    told: list[Any] = []
+
+    async def starts(scope: Any, receive: Any, send: Any) -> None:
+        told.append(scope)
+
+    asyncio.run(KeyedApp(starts, KEY)({"type": "lifespan"}, None, None))  # type: ignore[arg-type]  # it uses neither
+    assert told == [{"type": "lifespan"}]
+
+
 def test_the_example_takes_its_key_from_the_environment() -> None:
     folder = REPO_ROOT / "examples/openenv"
     assert 'key=os.environ.get("HOUSEHOLD_KEY", "")' in (folder / "server/app.py").read_text(encoding="utf-8")
