@@ -21,11 +21,15 @@ def count_trials(folder: Path) -> dict[str, Any]:
     """Success by slot, by game and in the first trial, and by slot after each trial.
 
     A game is solved if it was the game of a slot in the trial in which that slot was solved. FileError for a folder
-    without such files, or with one that cannot be read.
+    without such files, with a gap in their numbers, which begin with 0, or with one that cannot be read.
     """
     files = sorted((int(found[1]), path) for path in folder.glob("*.json") if (found := _TRIAL.fullmatch(path.name)))
     if not files:
         raise FileError(f"{folder} holds no env_results_trial_<trial>.json")
+    # Without an earlier one another trial would count as the first, and its game as the one that solved a slot.
+    for wanted, (number, _) in enumerate(files):
+        if number != wanted:
+            raise FileError(f"{folder} lacks env_results_trial_{wanted}.json: give all trials from 0 on")
     solved: dict[str, str] = {}  # slot -> the game with which it was solved
     games: set[str] = set()
     moved, curve = 0, []

@@ -52,6 +52,15 @@ def test_trials_are_read_in_the_order_of_their_numbers(tmp_path):
     assert [solved for _, solved in count_trials(write(tmp_path, trials))["curve"]] == [1] * 10 + [2]
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_trial_that_is_missing_is_told(tmp_path, lost):
+    """Of a folder that was copied in part, the first file would count as the first trial."""
+    write(tmp_path, [[(number > 0, "a"), (False, "b")] for number in range(3)])
+    (tmp_path / f"env_results_trial_{lost}.json").unlink()
+    with pytest.raises(FileError, match=f"lacks env_results_trial_{lost}.json: give all trials from 0 on"):
+        count_trials(tmp_path)
+
+
 def test_a_run_of_this_project_can_be_counted(finished_run):
     got = count_trials(finished_run.directory.path / "logging_results")
     assert got["trials"] == 2 and got["by_slot"]["games"] == 2 and got["by_slot"]["solved"] == 0
