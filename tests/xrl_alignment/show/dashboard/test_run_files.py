@@ -73,6 +73,20 @@ def test_the_head_of_a_stored_run_is_complete(tmp_path: Path):
     assert files.title == "phase 3 of 4: DPO"
 
 
+def test_curves_that_were_replaced_are_read_anew(tmp_path: Path):
+    """A run that goes on may have cut off half a line: its log is another file then."""
+    run = make_run_directory(tmp_path)
+    metrics = run / "state" / "metrics.jsonl"
+    lines = [json.dumps({"tag": "train/loss", "step": step, "value": step}) + "\n" for step in range(5)]
+    metrics.write_text("".join(lines) + '{"tag"')
+    files = opened(run)
+    assert files.figures()["loss"]["loss"][-1] == (4, 4)
+    (tmp_path / "new").write_text("".join(lines[:2]))
+    (tmp_path / "new").replace(metrics)
+    files.refresh()
+    assert files.figures()["loss"]["loss"] == [(0, 0), (1, 1)] and not files.notices()
+
+
 @pytest.mark.parametrize("number", [".nan", "2026-01-01", "[5]"])
 def test_a_number_of_rounds_that_is_none_is_not_shown(tmp_path: Path, number: str):
     """JSON has neither, and the whole page would stay as it is."""
