@@ -33,8 +33,12 @@ def policy_state(model: Blip2Emac) -> dict[str, Tensor]:
 
 
 def trainable_state(model: Blip2Emac) -> dict[str, Tensor]:
-    """The weights that train, under native names: what a checkpoint stores."""
+    """The weights that train, under native names, and what training changes beside them: what a checkpoint stores."""
     names = {adapters.plain_name(name) for name, value in model.named_parameters() if value.requires_grad}
+    # A batch norm whose weights train keeps means and deviations, too (`model.vit_config.batch_norm`).
+    for owner, module in model.named_modules():
+        if any(value.requires_grad for value in module.parameters(recurse=False)):
+            names |= {f"{owner}.{name}" for name, _ in module.named_buffers(recurse=False)}
     return {k: v for k, v in policy_state(model).items() if k in names}
 
 

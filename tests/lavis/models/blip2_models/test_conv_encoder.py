@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lavis.common.errors import ConfigError
-from lavis.models import load_model_and_preprocess
+from lavis.models import load_model, load_model_and_preprocess
 from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfig
 from lavis.models.student import Question
 
@@ -58,6 +58,23 @@ def test_it_takes_the_vision_transformers_place():
     assert len(answers) == 1 and isinstance(answers[0], str)
     model.train().losses({"image": image[None], "text_input": ["> "], "text_output": ["look"]}, "bc").loss.backward()
     assert model.visual_encoder.stem[0].weight.grad.abs().sum() > 0
+
+
+def test_what_batch_norm_measures_in_training_is_stored_with_the_weights():
+    parts = ["visual_encoder", "ln_vision", "Qformer", "query_tokens", "llm_proj", "llm_model"]
+    options = {
+        "vit_config": {**SMALL, "batch_norm": True}, "img_size": 64, "freeze_vit": False, "load_pretrained": False,
+        "allow_random": parts,
+    }  # fmt: skip
+    trained, other = (load_model("blip2_emac", "student_looks", options=options) for _ in range(2))
+    image = torch.randn(2, 3, 64, 64)
+    base = trained.frozen_hash()
+    trained.losses({"image": image, "text_input": ["> "] * 2, "text_output": ["look"] * 2}, "bc")
+    assert trained.frozen_hash() == base
+    other.load_trainable(trained.trainable_state_dict())
+    with torch.no_grad():
+        ours, theirs = (model.eval().visual_encoder(image).last_hidden_state for model in (trained, other))
+    assert torch.equal(ours, theirs)
 
 
 def test_a_key_that_it_does_not_know_is_named():
