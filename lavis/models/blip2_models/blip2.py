@@ -34,6 +34,7 @@ from lavis.models.blip2_models import adapters
 from lavis.models.blip2_models.conv_encoder import ConvEncoder, ConvEncoderConfig
 from lavis.models.blip2_models.emac_config import frozen_parts, package_path
 from lavis.models.blip2_models.text import load_llm_tokenizer
+from lavis.models.decoding import forget_decoding
 
 LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -225,6 +226,7 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
             )
             llm = AutoModelForCausalLM.from_config(config).to(torch_dtype)
         fast_llm.autocast_rotary(llm)
+    forget_decoding(llm)
     # Models with attention of their own (BLOOM, CodeGen) would get no causal mask under another name; those that
     # Transformers runs without `sdpa` (Gemma 2) need what neither it nor ours computes, such as capped scores.
     if llm._supports_attention_backend and llm.config._attn_implementation == "sdpa":

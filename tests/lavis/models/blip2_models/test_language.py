@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from lavis.models import load_model_and_preprocess
 from lavis.models.blip2_models import language
@@ -180,6 +180,19 @@ class TestGenerate:
         torch.manual_seed(0)
         assert len(frozen.generate(samples, num_beams=3, num_captions=2, max_length=5)) == 6
         assert len(frozen.generate(samples, use_nucleus_sampling=True, num_beams=1, max_length=5)) == 3
+
+    def test_the_folders_way_of_decoding_does_not_count(self, tmp_path: Path, build: Build, samples: dict) -> None:
+        """A chatbot's penalties and filters, which Transformers would take from generation_config.json."""
+        folder = write_llama(tmp_path / "llm")
+        plain = GenerationConfig.from_pretrained(folder)
+        settings = {"do_sample": True, "min_p": 0.5, "repetition_penalty": 50.0, "suppress_tokens": [*range(300, 400)]}
+        written = []
+        for chatbot in ({}, settings):
+            GenerationConfig(**{**plain.to_diff_dict(), **chatbot}).save_pretrained(folder)
+            model = build(llm_config={}, llm_model=str(folder))
+            torch.manual_seed(0)
+            written.append(model.generate(samples, use_nucleus_sampling=True, num_beams=1, top_p=1.0, max_length=9))
+        assert written[0] == written[1]
 
     def test_video_frames_follow_one_another(self, frozen: Blip2Emac, samples: dict) -> None:
         video = torch.stack([samples["image"], samples["image"].flip(0)], dim=1)
