@@ -199,7 +199,8 @@ def reference_of(model: Blip2Emac, state: Mapping[str, Tensor] | None, source: s
     lacking = [] if reference else [k for k in trainable_state(model) if k not in new]
     weights.require_match({k: own[k] for k in own if k in new or k in lacking}, new, source)
     weights.require_finite(new, source)
-    different = {k: v for k, v in new.items() if not torch.equal(v.to(own[k]), own[k])}
+    # Weights without numbers (`lavis.models.sources`) may differ.
+    different = {k: v for k, v in new.items() if v.is_meta or not torch.equal(v.to(own[k]), own[k])}
     # Copied are the parts that train or differ, and in them only the weights that do: the rest is shared.
     shared = {
         id(parameter): parameter

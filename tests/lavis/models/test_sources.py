@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lavis.models import download, sources
 from lavis.models.blip2_models import emac_weights, weights
-from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, model_section
+from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, model_section, package_path
 
 WIDTH, DEPTH, MLP, POSITIONS = 1408, 40, 6144, 257
 HIDDEN, WORDS = 768, 30523
@@ -122,6 +123,15 @@ def test_the_shipped_student_is_found() -> None:
     parts = sources.part_sources(model_section("student"))
     files = [Path(part.origin.removesuffix(" (native names)")).name for part in parts]
     assert files == ["vision.safetensors"] * 4 + ["student.safetensors"] * 2
+
+
+def test_a_checkpoint_with_a_reference_is_found(tmp_path: Path) -> None:
+    section = model_section("student")
+    state = weights.read_state(package_path(section["pretrained"]))
+    whole = {prefix + name: value for prefix in ("", weights.REFERENCE_PREFIX) for name, value in state.items()}
+    save_file({name: value.clone() for name, value in whole.items()}, tmp_path / "emma.safetensors")
+    parts = sources.part_sources(section | {"pretrained": str(tmp_path / "emma.safetensors")})
+    assert {part.state for part in parts} == {"found"}
 
 
 # What the real files have and the model does not take, with the reason.
