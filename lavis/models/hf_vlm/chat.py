@@ -108,7 +108,7 @@ class Chat:
             )
         frames = [as_frame(image) for image in question.images]
         self._largest = max(self._largest, *(frame.size for frame in frames), key=math.prod)
-        text = question.prompt
+        text = self._plain(question.prompt)  # a special token is one token, and several once it is broken up
         inputs = self._inputs(text, frames)
         for _ in range(_TRIES):
             if (excess := inputs["input_ids"].shape[1] - self.longest) <= 0:

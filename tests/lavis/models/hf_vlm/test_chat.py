@@ -88,6 +88,16 @@ def test_a_template_that_writes_images_first_has_none_behind_the_text(build: Cal
         Chat(processor, config, images=1, longest=512, image_last=True)
 
 
+def test_special_tokens_in_a_text_are_cut_as_words(build: Callable[..., HfVlm]) -> None:
+    chat = build().chat
+    question = Question(f"{chat.image_token * 30} look", (frame(0),))
+    words = chat.image_tokens(chat.read(question))
+    chat.longest = chat.overhead(question) + 40
+    inputs = chat.read(question)
+    assert inputs["input_ids"].shape[1] == chat.longest and chat.image_tokens(inputs) == words
+    assert chat.turn(question)[1].endswith("look")
+
+
 def test_labels_are_counted_as_they_are_learned(build: Callable[..., HfVlm]) -> None:
     model = build()
     model.chat.processor.chat_template = THINKING
