@@ -7,15 +7,20 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from lavis.common.errors import ConfigError, MissingExtraError, first_sentence
+from lavis.common.errors import ConfigError, MissingExtraError, MissingFileError, first_sentence
 from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter, peft_model
+from lavis.models.folder_note import read_note
+from lavis.models.frozen_base import require_scaling
 from lavis.models.hf_vlm import loading
+
+if TYPE_CHECKING:
+    from lavis.models.hf_vlm.hf_vlm import HfVlm
 
 _SHOWN = 12  # names in a message
 
@@ -68,6 +73,35 @@ def fitting_weights(own: Mapping[str, Tensor], state: Mapping[str, Tensor], sour
     weights.require_match(own, state, source)
     weights.require_finite(state, source)
     return dict(state)
+
+
+def stored_weights(student: HfVlm, key: str, path: str) -> dict[str, Tensor]:
+    """What `path`, which `model.<key>` names, has for the weights that train in `student`.
+
+    `path` is a run's checkpoint or a folder that peft wrote. MissingFileError or WeightsError, which name the key, if
+    there are no such weights or they do not fit; CheckpointError if the adapters of a folder count otherwise.
+    """
+    own = student.trainable_state_dict()
+    try:
+        state = weights.read_state(path)
+        base = read_note(path).get("base_hash")
+        if base and not student.is_base(base, state.keys()):
+            raise weights.WeightsError(
+                f"{path} was trained on the base {base[:12]}, model.path is the base {student.base_hash()[:12]}: name "
+                "the model that it was trained on"
+            )
+        if any(map(is_adapter, state)) and not any(map(is_adapter, own)):
+            raise weights.WeightsError(f"{path} has LoRA adapters: set model.lora_rank as in their training")
+        fitting_weights(own, state, path)
+        written = Path(path) / "adapter_config.json"
+        if written.is_file():
+            adapted: Any = student.vlm
+            require_scaling(student, peft_scaling(written, vars(adapted.peft_config["default"])), path)
+    except MissingFileError as error:
+        raise MissingFileError(f"model.{key}: {error}") from error
+    except weights.WeightsError as error:
+        raise weights.WeightsError(f"model.{key}: {error}") from error
+    return state
 
 
 def peft_scaling(path: Path, own: Mapping[str, Any]) -> float:

@@ -29,10 +29,9 @@ from lavis.models.blip2_models import weights
 from lavis.models.blip2_models.adapters import is_adapter
 from lavis.models.blip2_models.language import recompute
 from lavis.models.decoding import NewTokensPenalty, forget_decoding
-from lavis.models.folder_note import read_note, write_note
-from lavis.models.frozen_base import require_scaling
+from lavis.models.folder_note import write_note
 from lavis.models.hf_vlm import loading
-from lavis.models.hf_vlm.adapters import fitting_weights, peft_scaling, plain_name, with_adapters
+from lavis.models.hf_vlm.adapters import fitting_weights, plain_name, stored_weights, with_adapters
 from lavis.models.hf_vlm.chat import Chat, Encode, Inputs, joined, on
 from lavis.models.hf_vlm.logps import answer_logits, check_image_tokens, shares_prompts, summed_logps
 from lavis.models.hf_vlm.options import MODEL_TYPES, amp_of, checked_options
@@ -141,9 +140,7 @@ class HfVlm(StudentModel):
         if options["pretrained"] and options["load_pretrained"]:
             model.load_checkpoint(str(options["pretrained"]))
         if options["ref_pretrained"]:
-            model._check_note("ref_pretrained", str(options["ref_pretrained"]))
-            model.set_reference(weights.read_state(str(options["ref_pretrained"])))
-            model._check_scaling(str(options["ref_pretrained"]))
+            model.set_reference(stored_weights(model, "ref_pretrained", str(options["ref_pretrained"])))
         return model
 
     @property
@@ -378,29 +375,8 @@ class HfVlm(StudentModel):
             weight.copy_(fitting[name])
 
     def load_checkpoint(self, url_or_filename: str) -> None:
-        """Load a run's checkpoint, or an adapter's folder that peft wrote; WeightsError if it fits another base."""
-        self._check_note("pretrained", url_or_filename)
-        try:
-            self.load_trainable(weights.read_state(url_or_filename))
-        except weights.WeightsError as error:
-            raise weights.WeightsError(f"model.pretrained: {url_or_filename}: {error}") from error
-        self._check_scaling(url_or_filename)
-
-    def _check_scaling(self, folder: str) -> None:
-        """CheckpointError if the adapters in peft's `folder` count otherwise than this model counts its own."""
-        written = Path(folder) / "adapter_config.json"
-        if written.is_file():
-            adapted: Any = self.vlm
-            require_scaling(self, peft_scaling(written, vars(adapted.peft_config["default"])), folder)
-
-    def _check_note(self, key: str, folder: str) -> None:
-        """WeightsError, which names `model.<key>`, if the note in an adapter's folder names another base."""
-        base = read_note(folder).get("base_hash")
-        if base and not self.is_base(base):
-            raise weights.WeightsError(
-                f"model.{key}: {folder} was trained on the base {base[:12]}, model.path is the base "
-                f"{self.base_hash()[:12]}: name the model that it was trained on"
-            )
+        """Load a run's checkpoint, or an adapter's folder that peft wrote; errors as `adapters.stored_weights`."""
+        self.load_trainable(stored_weights(self, "pretrained", url_or_filename))
 
     def frozen_hash(self, dtype: torch.dtype | None = None, trained: Collection[str] | None = None) -> str:
         """Hash of the frozen weights and of the names and shapes of those that train, or of the `trained`.

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, RepetitionPenaltyLogitsProcessor
 
-from lavis.common.errors import ConfigError, EmacError, FileError
+from lavis.common.errors import ConfigError, EmacError, FileError, MissingFileError
 from lavis.models import HfVlm
 from lavis.models.blip2_models.weights import WeightsError
 from lavis.models.frozen_base import CheckpointError, adapter_scaling, check_base, check_bases
@@ -431,6 +431,19 @@ def test_an_adapter_of_another_base_is_refused(build: Build, tmp_path: Path) -> 
     (tmp_path / "adapter" / "emac_base.json").unlink()  # as peft itself leaves a folder
     with pytest.raises(WeightsError, match=r"model.pretrained: .*adapter.* of rank 4, .*: set model.lora_rank=4"):
         build(pretrained=str(tmp_path / "adapter"), lora_rank=8, lora_alpha=64)
+
+
+@pytest.mark.parametrize("key", ["pretrained", "ref_pretrained"])
+def test_a_checkpoint_that_is_missing_or_does_not_fit_is_told_by_its_key(
+    key: str, build: Build, tmp_path: Path
+) -> None:
+    with pytest.raises(MissingFileError, match=f"model.{key}: no weight file /none.pth"):
+        build(**{key: "/none.pth"})
+    build().save_adapter(tmp_path / "adapter")
+    with pytest.raises(WeightsError, match=f"model.{key}: .*adapter has adapters of rank 4, .*: set model.lora_rank=4"):
+        build(lora_rank=8, **{key: str(tmp_path / "adapter")})
+    with pytest.raises(WeightsError, match=f"model.{key}: .*adapter has LoRA adapters: set model.lora_rank"):
+        build(lora_rank=0, **{key: str(tmp_path / "adapter")})
 
 
 @pytest.mark.parametrize("written", [{}, {"use_rslora": True, "lora_alpha": 8}, {"use_dora": True}])
