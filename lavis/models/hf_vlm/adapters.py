@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lavis.models.hf_vlm.hf_vlm import HfVlm
 
 _SHOWN = 12  # names in a message
+# Adapters that begin so take their first product out of the frozen weights (PiSSA: arXiv:2404.02948, section 3).
+_CHANGE_THE_BASE = ("pissa", "corda", "olora", "loftq", "lora_ga")
 
 
 def with_adapters(
@@ -119,4 +121,10 @@ def peft_scaling(path: Path, own: Mapping[str, Any]) -> float:
         # peft itself sets the patterns for models whose experts are one parameter each (GLM-4.5V).
         if settings.get(name) and settings[name] != own.get(name):
             raise weights.WeightsError(f"{path} has {name}, which this student's adapters do not")
+    begun = str(settings.get("init_lora_weights")).lower().split("_niter_")[0]
+    if begun in _CHANGE_THE_BASE:
+        raise weights.WeightsError(
+            f"{path} has init_lora_weights={begun}: such adapters belong to weights that peft changes, and this "
+            "student's base is the folder's own; write them anew with peft's path_initial_model_for_weight_conversion"
+        )
     return float(scaling * math.sqrt(rank) if settings.get("use_rslora") else scaling)  # alpha / sqrt(r)

@@ -470,6 +470,19 @@ def test_adapters_that_count_otherwise_than_in_their_training_are_refused(
         check_base(build(lora_alpha=8), file)
 
 
+@pytest.mark.parametrize("begun", ["pissa", "pissa_niter_4", "olora"])
+def test_adapters_of_a_base_that_peft_changes_are_refused(begun: str, build: Build, tmp_path: Path) -> None:
+    """Beside the folder's own weights they were another policy, without a word."""
+    folder = tmp_path / "adapter"
+    build().save_adapter(folder)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "init_lora_weights": begun}))
+    with pytest.raises(
+        WeightsError, match=r"model.pretrained: .*adapter_config.json has init_lora_weights=(pissa|olor)"
+    ):
+        build(pretrained=str(folder))
+
+
 def test_a_prompt_that_is_too_long_is_refused_if_none_are_cut(build: Build) -> None:
     """A policy server's student read the end of a prompt without its task, and answered."""
     question = Question("look " * 600, [np.zeros((60, 60, 3), np.uint8)])
