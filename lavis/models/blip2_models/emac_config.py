@@ -190,7 +190,10 @@ def _config_json(name: str) -> dict[str, Any]:
             # Without an owner it is hardly an id: the hub, which may be out of reach for minutes, is not asked.
             own = not download.is_hub_id(name)
             path = Path(cached_file(name, "config.json", local_files_only=own) or path)
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it holds no JSON object")
+        return content
     except (OSError, ValueError) as error:
         if not Path(name).is_dir() and not download.is_hub_id(name):
             raise MissingFileError(NO_LLM.format(name)) from error

@@ -270,6 +270,9 @@ class TestFiles:
         (llm / name).write_bytes(whole[: len(whole) // 2])
         said = refused(section_of(three, llm_model=str(llm)))
         assert said.startswith("model.llm_model: ") and str(llm / name) in said and "copy it again" in said
+        (llm / "config.json").write_text("[]")
+        said = refused(section_of(three, llm_model=str(llm)))
+        assert said.startswith(f"model.llm_model: {llm / 'config.json'} cannot be read (it holds no JSON object)")
 
     def test_a_folder_without_config_or_weights(self, refused: Callable, three: Path, tmp_path: Path) -> None:
         llm = write_llama(tmp_path / "llm")
