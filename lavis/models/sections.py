@@ -44,7 +44,8 @@ def check_section(section: Mapping[str, Any]) -> None:
         if not isinstance(path, str) or Path(path).suffix not in WEIGHT_FILES or "://" in path:
             continue  # a folder, a hub id or an address: whoever reads it says whether it is there
         there = Path(path).exists() or (LIBRARY_ROOT / "models" / path).exists()  # a file of ours, too
-        if whole.get("load_pretrained", True) and not there:
+        # The reference is loaded whatever `load_pretrained` says.
+        if not there and (key == "ref_pretrained" or whole.get("load_pretrained", True)):
             raise MissingFileError(f"model.{key}: no weight file {path}")
     # A name with an owner may be an id of the hub, which loading asks; a path can only be a folder.
     path = whole.get("llm_model")

@@ -16,6 +16,7 @@ WRONG = [
     ({"model_type": "tiny", "max_txt": 3}, "unknown key 'model.max_txt': did you mean 'model.max_txt_len'"),
     ({"model_type": "tiny", "max_txt_len": 0}, "model.max_txt_len: 0 is not a number of at least 1"),
     ({"model_type": "tiny", "pretrained": "absent.pth", "load_pretrained": True}, "no weight file absent.pth"),
+    ({"model_type": "tiny", "ref_pretrained": "absent.pth", "load_pretrained": False}, "no weight file absent.pth"),
     ({"model_type": "tiny", "llm_config": {}, "llm_model": "vicuna"}, "there is no folder vicuna, and it is no hub id"),
     ({"arch": "hf_vlm", "dtype": "float8"}, "model.dtype"),
     ({"model_type": "tiny", "lora_dropout": 1.0}, "model.lora_dropout: 1.0 is not a number of at least 0 and below 1"),
