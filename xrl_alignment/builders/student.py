@@ -36,7 +36,7 @@ def load_student(settings: dict[str, Any], device: torch.device | str) -> tuple[
     and ConfigError if no file brought the weights of a frozen part.
     """
     settings = dict(settings)
-    arch = settings.pop("arch", "blip2_emac")
+    arch = settings.pop("arch", "") or "blip2_emac"
     first = default_type(arch)
     model_type = settings.pop("model_type", "") or first
     model, vis_processors, _ = load_model_and_preprocess(
@@ -63,10 +63,11 @@ def default_type(arch: str) -> str:
 
 def model_section(settings: dict[str, Any]) -> dict[str, Any]:
     """All keys of a `model:` section, those of its type's yaml included."""
-    arch = settings.get("arch", "blip2_emac")
+    arch = settings.get("arch") or "blip2_emac"
     if not (model_type := settings.get("model_type") or default_type(arch)):
         return dict(settings)
-    return plain(merged(load_yaml(registry.get_model_class(arch).default_config_path(model_type)).model, settings))
+    own = load_yaml(registry.get_model_class(arch).default_config_path(model_type)).model
+    return plain(merged(own, {**settings, "arch": arch}))
 
 
 def make_policy(settings: PolicyConfig, model: Student, vis_processor: ImageProcessor, max_batch: int) -> Policy:

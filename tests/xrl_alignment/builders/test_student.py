@@ -8,9 +8,10 @@ import torch
 
 from alfworld_native.errors import EnvironmentFault
 from lavis.common.devices import set_seed, set_threads
+from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import PARTS
 from xrl_alignment.builders.environments import environment_factory, games_of
-from xrl_alignment.builders.student import load_student, make_policy, prompt_writer
+from xrl_alignment.builders.student import load_student, make_policy, model_section, prompt_writer
 from xrl_alignment.runs.checkpoint import CheckpointError, save_checkpoint
 from xrl_alignment.settings.policy import PolicyConfig
 from xrl_alignment.settings.schema import EnvironmentConfig
@@ -41,6 +42,13 @@ def test_the_student_takes_settings_over_its_types_own():
     assert model.max_txt_len == 99 and not model.training
     assert not any(p.requires_grad for p in model.llm_model.parameters())
     assert vis_processor(np.zeros((224, 224, 3), np.uint8)).shape == (3, 112, 112)
+
+
+@pytest.mark.parametrize("unset", [None, ""])
+def test_an_architecture_that_is_not_set_is_blip2_emac(unset):
+    model, _ = load_student({"arch": unset, "model_type": "", "allow_random": list(PARTS)}, CPU)
+    assert isinstance(model, Blip2Emac)
+    assert model_section({"arch": unset}) == model_section({})
 
 
 @pytest.mark.parametrize(
