@@ -119,7 +119,7 @@ def games_of_weights(model: Mapping[str, Any]) -> PlayedGames:
     played = PlayedGames()
     # The reference is loaded whatever `load_pretrained` says.
     loaded = ("pretrained", "ref_pretrained") if model.get("load_pretrained", True) else ("ref_pretrained",)
-    for key in ("path", "llm_model", "base_model", "llm_weights", *loaded):
+    for key in ("path", "llm_model", "base_model", "vit_weights", "llm_weights", *loaded):
         if not (name := str(model.get(key) or "")):
             continue
         known = played_by_base(name)

@@ -86,7 +86,7 @@ def test_a_run_that_continues_from_weights_that_say_nothing_knows_not_all_its_ga
         merged = played(key, "noted").merged(played(key, "older.pth"))
         torch.save({"played": merged.as_dict()}, tmp_path / "later.pth")
         assert played(key, "later.pth") == merged
-    for key in ("path", "llm_model", "base_model"):
+    for key in ("path", "llm_model", "base_model", "vit_weights", "llm_weights"):
         assert played(key, "noted").games == ("a/b",) and played(key, "adapter").unknown == ("adapter",)
         assert played(key, "foreign.pth") == played(key, "base") == PlayedGames()
 
