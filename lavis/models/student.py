@@ -83,6 +83,11 @@ class Decoding:
     num_captions: int = 1  # answers to each question
     temperature: float = 1
 
+    def __post_init__(self) -> None:
+        """Refuse more answers than a search keeps; plain sampling draws as many as it is asked for."""
+        if self.num_captions > self.num_beams and not (self.use_nucleus_sampling and self.num_beams == 1):
+            raise ConfigError(f"num_captions={self.num_captions} is more than num_beams={self.num_beams}")
+
     @property
     def max_new(self) -> int:
         """Most new tokens; ConfigError if there could be none."""

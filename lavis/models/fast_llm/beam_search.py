@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lavis.common.errors import ConfigError
 from lavis.models.fast_llm.decoding import Rule, position_ids
 from lavis.models.fast_llm.kept_prompts import Named
 from lavis.models.fast_llm.runner import make_runner
@@ -57,11 +56,6 @@ class BeamSettings:
     returned: int
     eos_id: int
     pad_id: int
-
-    def __post_init__(self) -> None:
-        """Refuse more answers than there are beams."""
-        if self.returned > self.beams:
-            raise ConfigError(f"num_captions={self.returned} is more than num_beams={self.beams}")
 
 
 @torch.no_grad()

@@ -52,3 +52,10 @@ def test_lengths_count_a_bos_as_in_the_original() -> None:
     assert (decoding.max_new, decoding.min_new) == (31, 4) and Decoding(min_length=0).min_new == 0
     with pytest.raises(ConfigError, match="max_length=1: at least 2"):
         _ = Decoding(max_length=1).max_new
+
+
+def test_more_answers_than_a_search_keeps() -> None:
+    for options in ({"num_beams": 2}, {"num_beams": 1}, {"num_beams": 2, "use_nucleus_sampling": True}):
+        with pytest.raises(ConfigError, match=f"num_captions=3 is more than num_beams={options['num_beams']}"):
+            Decoding(num_captions=3, **options)
+    assert Decoding(num_captions=3, num_beams=1, use_nucleus_sampling=True).num_captions == 3

@@ -72,8 +72,3 @@ def test_a_rule_decides_what_may_follow(model: PreTrainedModel) -> None:
     assert ids.tolist() == pads_after(want.sequences, 2, 0).tolist()
     assert torch.allclose(scores, want.sequences_scores, atol=1e-4)
     assert ids.tolist() != beam_search(model, embeds, mask, BeamSettings(3, 6, 0, 1.0, 0.0, 3, 2, 0))[0].tolist()
-
-
-def test_more_answers_than_beams() -> None:
-    with pytest.raises(ValueError, match="num_captions=3 is more than num_beams=2"):
-        BeamSettings(2, 9, 0, 1.0, 1.0, 3, 2, 0)
