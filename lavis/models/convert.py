@@ -130,7 +130,8 @@ def convert(
     # LAVIS's checkpoints hold no language model, because its config names a folder for it. Adapters stay: they are what
     # a run has trained.
     if to != "hub" and not with_llm:
-        native = {key: v for key, v in native.items() if not key.startswith("llm_model.") or adapters.is_adapter(key)}
+        own = (f"{weights.REFERENCE_PREFIX}llm_model.", "llm_model.")
+        native = {key: v for key, v in native.items() if not key.startswith(own) or adapters.is_adapter(key)}
     weights.require_finite(native, source)
     if dtype:
         native = {key: value.to(DTYPES[dtype]) if value.is_floating_point() else value for key, value in native.items()}

@@ -171,6 +171,10 @@ def test_emma_checkpoints(build: Callable[..., Blip2Emac], tmp_path: Path) -> No
     source, target = build(**OPTIONS), build(**OPTIONS, init_seed=1)
     whole = {k: v for k, v in weights.to_lavis(source.policy_state_dict()).items() if "llm_model" not in k}
     whole |= {f"ref_{k}": v + 1 for k, v in whole.items() if k.startswith(("llm_proj", "query_tokens"))}
+    both = {f"{prefix}llm_model.lm_head.weight": torch.ones(2, 2) for prefix in ("", "ref_")}
+    torch.save({"model": whole | both}, tmp_path / "with_llm.pth")
+    convert.convert(str(tmp_path / "with_llm.pth"), tmp_path / "without.pth", "lavis")
+    assert not [key for key in weights.read_state(tmp_path / "without.pth") if "llm_model" in key]
     torch.save({"model": whole}, tmp_path / "emma_checkpoint_0.pth")
     target.load_checkpoint(str(tmp_path / "emma_checkpoint_0.pth"))
     assert torch.equal(target.llm_proj.weight, source.llm_proj.weight)
