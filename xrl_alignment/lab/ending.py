@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -153,6 +154,10 @@ def model_options(section: Mapping[str, Any], checkpoint: Path) -> dict[str, Any
 
 
 def command(options: Mapping[str, Any]) -> str:
-    """`python evaluate.py …` with `options`, as a shell reads it."""
-    texts = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
+    """`python evaluate.py …` with `options`, as a shell reads it; quoted is what yaml could read as another thing."""
+    plain = re.compile(r"[\w./+:-]*[\w./+-]|")
+    texts = [
+        f"{key}={value}" if isinstance(value, str) and plain.fullmatch(value) else f"{key}={json.dumps(value)}"
+        for key, value in options.items()
+    ]
     return shlex.join(["python", "evaluate.py", "--cfg-path", EPISODES, "--options", *texts])

@@ -13,7 +13,7 @@ import pytest
 from dagger_server import advice
 from lavis.common.paths import REPO_ROOT
 from lavis.models.sections import changed_keys, check_section
-from xrl_alignment.lab.ending import EPISODES, ending, model_options, offline_command, success
+from xrl_alignment.lab.ending import EPISODES, ending, evaluate_command, model_options, offline_command, success
 from xrl_alignment.play.collection.plan import Plan
 from xrl_alignment.runs.directory import EpisodeRecord
 from xrl_alignment.settings.loading import load_config, to_yaml
@@ -56,6 +56,13 @@ def test_the_command_evaluates_what_was_trained_on_held_out_games(name: str, tmp
     assert (config.model["model_type"], config.model["max_txt_len"], config.run.max_steps) == ("demo", 99, 31)
     assert (config.policy.max_length, config.run.num_envs) == (trained.policy.max_length, 0)
     check_section(config.model)
+
+
+def test_a_folder_whose_name_yaml_would_cut_is_handed_on_whole(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "runs #2: a" / "emma_checkpoint_0.pth"
+    trained = load_config(DaggerConfig, REPO_ROOT / "configs/dagger/demo_bc.yaml")
+    config = evaluated([f"evaluate it: {evaluate_command(trained, checkpoint)}"])
+    assert config.model["pretrained"] == str(checkpoint)
 
 
 def test_a_language_models_cost_is_named(tmp_path: Path) -> None:
