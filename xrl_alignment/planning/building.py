@@ -20,7 +20,7 @@ from alfworld_native.base import MAX_STEPS, Game
 from alfworld_native.games import find_games, games_hash
 from alfworld_native.household.levels import horizon
 from lavis.common.config import load_yaml
-from lavis.common.devices import pick_device, set_seed, set_threads
+from lavis.common.devices import half_type, pick_device, set_seed, set_threads
 from lavis.common.errors import ConfigError, EmacError
 from lavis.common.files import locked, new_folder, read_json, write_json, write_text
 from lavis.common.named_class import is_class_name
@@ -50,6 +50,7 @@ from xrl_alignment.settings.loading import load_config, shareable, to_yaml
 from xrl_alignment.settings.planning import EmacPlusConfig, LoopRunConfig, PlannerConfig
 from xrl_alignment.settings.resume import refuse_changes, settings_in
 
+CPU = torch.device("cpu")
 SUMMARY = "summary.json"
 CALLS = "planner_calls.jsonl"
 TINY = {  # planner.model -> weights: the demo's language model as it is, and taught to plan, badly (make_planner)
@@ -383,7 +384,7 @@ def local_planner(settings: PlannerConfig, run: LoopRunConfig, device: torch.dev
     name = settings.trainer or settings.model
     tokenizer = load_llm_tokenizer(package_path("tiny" if name in TINY else name), key)
     return LocalPlanner(
-        language_model(name, key).to(device),  # type: ignore[arg-type]  # transformers wraps `to` without its types
+        language_model(name, key, device).to(device),  # type: ignore[arg-type]  # transformers wraps `to` without types
         tokenizer,
         rank=settings.lora_rank,
         alpha=settings.lora_alpha,
@@ -405,8 +406,11 @@ def refuse_no_model(name: str, key: str) -> None:
         raise ConfigError(f"{key}={name} is no language model: it has no config.json")
 
 
-def language_model(name: str, key: str = "planner.model") -> PreTrainedModel:
-    """One of `TINY`, or a folder or hub id; `key` is the setting that names it. Raises ConfigError."""
+def language_model(name: str, key: str = "planner.model", device: torch.device = CPU) -> PreTrainedModel:
+    """One of `TINY`, or a folder or hub id, for `device`; `key` is the setting that names it. Raises ConfigError.
+
+    The weights have the number format of their file; float32 if `device` is a CPU that only emulates that format.
+    """
     if name not in TINY:
         refuse_no_model(name, key)
         try:
@@ -419,6 +423,8 @@ def language_model(name: str, key: str = "planner.model") -> PreTrainedModel:
                 f"{key}: a {type(model).__name__} takes no cache of a prompt that it has read (past_key_values): take "
                 "another language model"
             )
+        if device.type == "cpu" and model.dtype != half_type(device):
+            return model.float()
         return model
     # The demo's language model: its sizes from the model's settings, its weights from the file that ships.
     sizes = OmegaConf.to_container(load_yaml(LIBRARY_ROOT / MODEL_TYPES["demo"]).model.llm_config)

@@ -442,3 +442,13 @@ def test_the_papers_values_are_those_of_the_page() -> None:
         value = OmegaConf.select(config, key)
         assert value == yaml.safe_load(here) or float(value) == float(here), key
         assert reason.strip() or paper == here.strip(), f"{key} differs from the paper's {paper} without a reason"
+
+
+@pytest.mark.parametrize(("instructions", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_cpu_that_only_emulates_bfloat16_computes_in_float32(tmp_path, monkeypatch, instructions, expected) -> None:
+    """An update of SmolLM2's planner took eight minutes with AVX2 alone."""
+    monkeypatch.setattr("lavis.common.devices.cpu_multiplies_bfloat16", lambda: instructions)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    LlamaForCausalLM(LlamaConfig(vocab_size=16, **sizes)).bfloat16().save_pretrained(tmp_path)
+    assert language_model(str(tmp_path)).dtype == expected
+    assert language_model(str(tmp_path), device=torch.device("cuda")).dtype == torch.bfloat16
