@@ -4,7 +4,7 @@
     python benchmarks/real_step.py --model DEST [--games 6] [--json real_step.json]
 
 The explorer plays official training games (`ALFWORLD_DATA`); all sides learn the same actions of these games, in
-bfloat16, one thread:
+bfloat16 (float32 on a CPU that only emulates it: `half_type`), one thread:
 
     ours        a row for each episode; logits at the actions' tokens alone (`make_student --actions-only`)
     plain rows  the same rows through peft and Transformers with `labels`: logits at every position, masked pads
@@ -12,7 +12,7 @@ bfloat16, one thread:
 
 FLOPs are those of the matrices (2 for each weight and token; forward, and the gradient of the layer's input; adapters
 and attention's scores are left out) and of the output layer where it is computed by `ours`: an efficiency is a lower
-bound. The rate that it is measured against is that of bfloat16 products of the same shapes in the same run.
+bound. The rate that it is measured against is that of products of the same shapes and number format in the same run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from _bench import Result, run
 from torch import Tensor
 
 from alfworld_native.games import find_games
-from lavis.common.devices import autocast
+from lavis.common.devices import autocast, half_type
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.text import IGNORE
 from xrl_alignment.builders.student import ImageProcessor, load_student
@@ -126,10 +126,10 @@ def side(name: str, folder: str, games: int, repeats: int) -> dict[str, Any]:
 
 
 def matrix_rate(shapes: dict[tuple[int, int], int], tokens: int) -> float:
-    """FLOPs in a second of bfloat16 products `(tokens, in) x (in, out)`, each shape as often as it occurs."""
-    flops = seconds = 0.0
+    """FLOPs in a second of products `(tokens, in) x (in, out)`, each shape as often as it occurs."""
+    flops, seconds, dtype = 0.0, 0.0, half_type(torch.device("cpu"))
     for (out, inner), count in shapes.items():
-        x, weight = torch.randn(tokens, inner).bfloat16(), torch.randn(out, inner).bfloat16()
+        x, weight = torch.randn(tokens, inner).to(dtype), torch.randn(out, inner).to(dtype)
         times = []
         for _ in range(5):
             start = time.process_time()
