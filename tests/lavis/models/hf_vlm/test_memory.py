@@ -22,9 +22,8 @@ from lavis.models.memory import Work, predict
 pytest.importorskip("peft")
 Build = Callable[..., HfVlm]
 PROGRAM = Path(__file__).resolve().parents[4] / "benchmarks" / "hf_vlm_memory.py"
-FAMILIES = [
-    pytest.param(name, marks=[] if name in ("qwen2_5_vl", "idefics3") else pytest.mark.slow) for name in tiny.FAMILIES
-]
+FAST = ("qwen2_5_vl", "idefics3", "qwen3_vl_moe")
+FAMILIES = [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in tiny.FAMILIES]
 ONE_LAYER = "one layer out of its quantisation"
 
 
