@@ -44,6 +44,14 @@ def test_other_colour_modes_are_converted(mode):
     assert images.decode(buffer.getvalue(), **LIMITS).mode == "RGB"
 
 
+def test_grey_in_16_bits_keeps_its_shades():
+    shades = np.array([[0, 255, 256, 0x8000, 0xFFFF]], np.uint16)
+    buffer = io.BytesIO()
+    Image.fromarray(shades).save(buffer, format="PNG")
+    decoded = np.asarray(images.decode(buffer.getvalue(), **LIMITS))
+    assert decoded.tolist() == [[[shade] * 3 for shade in (0, 0, 1, 0x80, 0xFF)]]
+
+
 def test_a_bomb_is_refused_before_it_is_decoded():
     data = bomb(10_000, 10_000)
     tracemalloc.start()
