@@ -31,7 +31,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,13 @@ class _ClientBase:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._lock = threading.Lock()  # threads may share a client, each with its `env_id`
         self._episodes: dict[EnvId, _Episode] = {}
+
+    @staticmethod
+    def _open(kind: Callable[..., Any]) -> Any:
+        try:
+            return kind(mounts=_DIRECT)
+        except (ImportError, ValueError) as error:  # socks5:// without the package socksio; a scheme such as socks://
+            raise UsageError(f"the proxy of the environment (ALL_PROXY, HTTPS_PROXY, …): {error}") from error
 
     @property
     def session(self) -> str:
@@ -238,7 +245,7 @@ class QwenPolicyClient(_ClientBase):
     def __init__(self, server_url: str = DEFAULT_URL, *, http: Any = None, **options: Any) -> None:
         """`options`: api_key, timeout, retries, model, image_format. `http` sends requests; None: an httpx.Client."""
         super().__init__(server_url, **options)
-        self._http = httpx.Client(mounts=_DIRECT) if http is None else http
+        self._http = self._open(httpx.Client) if http is None else http
 
     def __enter__(self) -> QwenPolicyClient:
         return self
@@ -302,7 +309,7 @@ class AsyncQwenPolicyClient(_ClientBase):
     def __init__(self, server_url: str = DEFAULT_URL, **options: Any) -> None:
         """`options`: api_key, timeout, retries, model, image_format."""
         super().__init__(server_url, **options)
-        self._http = httpx.AsyncClient(mounts=_DIRECT)
+        self._http = self._open(httpx.AsyncClient)
 
     async def __aenter__(self) -> AsyncQwenPolicyClient:
         return self
@@ -319,10 +326,7 @@ class AsyncQwenPolicyClient(_ClientBase):
         return await self._send({"method": "GET", "url": f"{self.server_url}/health"}, self.timeout)
 
     async def reset(self, env_id: EnvId = "") -> None:
-        """Begin a new episode of an environment: the server forgets the last one's history.
-
-        This works even if the server is away.
-        """
+        """See `QwenPolicyClient.reset`."""
         with contextlib.suppress(httpx.HTTPError):  # the server forgets idle sessions
             await self._http.request(**self._forget_request(env_id))
 
@@ -337,12 +341,7 @@ class AsyncQwenPolicyClient(_ClientBase):
         env_id: EnvId | None = "",
         **text: Any,
     ) -> dict[str, Any]:
-        """The action for an observation, ready for `env.step` (`camera` is a float32 array).
-
-        `env_id` names the environment where several share this client: each has a history of its own. None: the model
-        sees no history. `text` may give `prompt` (ALFWorld: the episode's text) and `admissible_commands`. Afterwards
-        `last_reasoning` holds the model's reasoning.
-        """
+        """See `QwenPolicyClient.get_action`."""
         with self._next_step(env_id) as step:
             request = self._action_request(obs, task_name, temperature, max_tokens, text, step)
             return self._action(await self._send(request, timeout or self.timeout))

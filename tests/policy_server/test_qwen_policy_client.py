@@ -185,6 +185,13 @@ def test_a_server_of_this_machine_is_asked_without_a_proxy(serve, monkeypatch):
         assert client.check_health() == asyncio.run(ask())
 
 
+@pytest.mark.parametrize("client", [QwenPolicyClient, AsyncQwenPolicyClient])
+def test_a_proxy_that_cannot_be_used_is_named(client, monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "socks://127.0.0.1:9")  # httpx knows socks5:// alone
+    with pytest.raises(UsageError, match=r"the proxy of the environment \(ALL_PROXY"):
+        client()
+
+
 def test_a_server_that_is_away_is_named():
     port = free_port()
     client = QwenPolicyClient(f"http://127.0.0.1:{port}", retries=1)
