@@ -133,7 +133,9 @@ def _find_object(text: str) -> dict[str, Any] | None:
             candidates = [candidate for end in reversed(ends) for candidate in (rest[:end], rest[:end] + "}")]
         for candidate in candidates:
             try:
-                value = ast.literal_eval(re.sub(r"\b(true|false|null)\b", lambda word: python[word.group()], candidate))
+                found = ast.literal_eval(re.sub(r"\b(true|false|null)\b", lambda word: python[word.group()], candidate))
+                str(found)  # ValueError: a number such as 0xfff…, of more digits than Python writes
+                value = found
                 break
             except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # TypeError: a set of dicts
                 continue

@@ -98,6 +98,12 @@ def as_spaces_want(action: dict) -> dict:
     return {**action, "camera": np.array(action["camera"], np.float32)}
 
 
+@pytest.mark.parametrize("text", ["{'jump': %s}", "{'camera': [%s, 1]}", "{'hotbar': %s}", "{%s: 1}"])
+def test_a_number_of_more_digits_than_python_writes_is_no_action(text):
+    """`max_tokens` allows them, and a hexadecimal one passes Python's limit for decimal ones."""
+    assert parse(text % ("0x" + "f" * 3700)).action == no_op()
+
+
 @given(st.text(max_size=300))
 def test_any_text_gives_a_valid_action(text):
     assert SPACE.contains(as_spaces_want(parse(text).action))
