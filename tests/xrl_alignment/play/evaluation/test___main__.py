@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lavis.common.errors import ConfigError
 from lavis.common.program import run_program
 from tests.xrl_alignment.play.evaluation.test_scores import result
 from xrl_alignment.play.evaluation.__main__ import main
@@ -21,3 +22,14 @@ def test_the_page_is_printed_or_written(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         run_program(lambda: main([str(tmp_path / "none")]))
     assert end.value.code == 2 and "cannot be read" in capsys.readouterr().err
+
+
+def test_the_page_does_not_replace_a_table(tmp_path, monkeypatch):
+    """Results that were appended to a table are nowhere else."""
+    monkeypatch.chdir(tmp_path)
+    table = tmp_path / "scores.jsonl"
+    append(table, row_of(result()))
+    before = table.read_text()
+    with pytest.raises(ConfigError, match="--out scores.jsonl is a table of scores"):
+        main([str(table), "--out", "scores.jsonl"])
+    assert table.read_text() == before
