@@ -13,7 +13,10 @@ from xrl_alignment.play.evaluation.scores import read_table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the page, or write it to `--out`. FileError for a table that cannot be read, ConfigError for one as `--out`."""
+    """Print the page, or write it to `--out`.
+
+    FileError for a table that cannot be read, ConfigError if `--out` is one of the tables.
+    """
     parser = argparse.ArgumentParser(prog="python -m xrl_alignment.evaluation", description=__doc__)
     parser.add_argument("table", nargs="+", type=Path, help="files that evaluate.py appended results to (run.table)")
     parser.add_argument("--out", type=Path, help="write the Markdown to this file instead of printing it")
