@@ -58,7 +58,7 @@ class TerminalGame:
                 player = self._watch(game, player)
             else:
                 move = game.play(player)
-                self._console.print(move_line(game, move))
+                self._console.print(move_line(game, move), soft_wrap=True)
         if self._animated:
             self._write(no_image(self._frame))
         # What stays in the terminal scrolls, and an image would not.
@@ -136,7 +136,7 @@ class TerminalGame:
                     action = commands[int(said) - 1]
                 move = game.play(YOU, action)
                 if not self._animated:
-                    self._console.print(move_line(game, move))
+                    self._console.print(move_line(game, move), soft_wrap=True)
                 return YOU
 
     def _ask(self, game: GameInProgress) -> str:

@@ -17,8 +17,8 @@ from lavis.common.paths import REPO_ROOT
 from xrl_alignment.show.play.terminal import Quit, TerminalGame, cell_size, completing, device_attributes, summary_line
 
 
-def play(game, lines: str, player: str = "you") -> str:
-    console = Console(file=io.StringIO(), width=200, highlight=False)
+def play(game, lines: str, player: str = "you", width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     try:
         TerminalGame(console, frame="text", delay_s=0.0, stdin=io.StringIO(lines)).play(game, player)
     except Quit:
@@ -50,6 +50,13 @@ def test_the_first_screen_names_the_task_once(new_game):
     assert text.count("Your task is to") == 1 and "you see" in text
     text = play(new_game(), "", player="expert")
     assert text.count("Your task is to") == 2  # before the moves, which are a line each, and above the end
+
+
+def test_a_move_is_one_line_of_a_log_however_narrow_it_is(new_game):
+    game = new_game()
+    lines = play(game, "", player="expert", width=40).splitlines()
+    for number, move in enumerate(game.moves, start=1):
+        assert f"{number:3} expert: {move.action}  {' '.join(move.feedback.split())}" in lines
 
 
 def test_a_log_marks_what_the_agent_is_not_told(new_game):
