@@ -36,7 +36,7 @@ from alfworld_native.experts.seeing import EYES
 from alfworld_native.games import games_hash
 from alfworld_native.household.levels import longest_horizon
 from alfworld_native.household.mixture import horizon_of, read_mixture
-from lavis.common.config import merged, plain, read_option
+from lavis.common.config import as_option, merged, plain, read_option
 from lavis.common.errors import ConfigError, FileError
 from lavis.common.files import locked, make_folder, remove_temporaries, write_json
 from lavis.common.program import run_program
@@ -190,7 +190,11 @@ def _teacher(expert: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]
             raise ConfigError(f"--expert-options are for --expert {LANGUAGE_MODEL}, not for {expert}")
         yield {}
         return
-    given = [f"expert.{key}={'' if value is None else value}" for key, value in options.items()]
+    # A text in quotes, as it was read: yaml would read `runs #2` as `runs`.
+    given = [
+        as_option(f"expert.{key}", said) if isinstance(said, str) else f"expert.{key}={'' if said is None else said}"
+        for key, said in options.items()
+    ]
     try:
         settings = load_config(EvaluateConfig, None, [*given, f"expert.name={LANGUAGE_MODEL}"]).expert
     except ConfigError as error:

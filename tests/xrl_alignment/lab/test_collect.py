@@ -372,6 +372,19 @@ def test_a_language_model_is_asked_for_several_episodes_at_once(
     assert settings == {"model": "m", "base_url": server.url}
 
 
+def test_an_option_of_an_expert_in_quotes_is_taken_as_it_is(
+    household_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Yaml reads `answers #2` as `answers`, once the quotes are gone."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.chdir(tmp_path)
+    with FakeEndpoint(lambda prompt: "inventory") as server:
+        command = ["--split", "household_train", "--data", str(household_data), "--num-games", "1", "--max-steps", "1"]
+        options = ["model=m", f"base_url={server.url}", "cache='answers #2'"]
+        main([*command, "--out", "out", "--keep-failed", "--expert", "openai", "--expert-options", *options])
+    assert (tmp_path / "answers #2").exists() and not (tmp_path / "answers").exists()
+
+
 def test_options_of_an_expert_that_do_not_serve(household_data: Path, tmp_path: Path) -> None:
     command = ["--split", "household_train", "--data", str(household_data), "--out", str(tmp_path / "other")]
     with pytest.raises(ConfigError, match="--expert-options: .*'modl'"):
