@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lavis.common.errors import EmacError
+from xrl_alignment.agents.language.plain import plain
 
 MAX_REASONING = 1000  # characters of the model's text that the response repeats
 
@@ -39,5 +40,5 @@ class ParsedAction:
 
 def with_notes(reasoning: str, notes: Sequence[str]) -> str:
     """`reasoning`, cut to MAX_REASONING characters, then in square brackets what the parser changed."""
-    shown = reasoning.strip()[:MAX_REASONING]
+    shown = plain(reasoning.strip()[:MAX_REASONING])  # JSON can say half a surrogate pair, which no response holds
     return f"{shown} [{'; '.join(notes)}]".strip() if notes else shown

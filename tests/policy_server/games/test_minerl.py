@@ -98,6 +98,12 @@ def as_spaces_want(action: dict) -> dict:
     return {**action, "camera": np.array(action["camera"], np.float32)}
 
 
+def test_half_a_surrogate_pair_in_the_reasoning_fits_into_a_response():
+    """Half an emoji, such as a model writes that knows JSON's escapes."""
+    reading = parse(r'{"reasoning": "a \ud83d cave", "action": {"forward": 1}}')
+    assert (reading.reasoning, reading.summary) == ("a ? cave", "forward")
+
+
 @pytest.mark.parametrize("text", ["{'jump': %s}", "{'camera': [%s, 1]}", "{'hotbar': %s}", "{%s: 1}"])
 def test_a_number_of_more_digits_than_python_writes_is_no_action(text):
     """`max_tokens` allows them, and a hexadecimal one passes Python's limit for decimal ones."""
