@@ -71,7 +71,7 @@ class SocketConnection:
             raise self._lost("it closed the connection")
         try:
             answer = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # RecursionError: brackets in brackets, thousands of them
             raise self._lost(f"its answer is not JSON: {error}") from error
         if not isinstance(answer, dict) or answer.get("success") is not True:
             reason = str(answer.get("error", answer) if isinstance(answer, dict) else answer)

@@ -186,7 +186,7 @@ class TrajectoryFolder:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FileError(f"{file} cannot be read ({error}): delete its folder, or give another --output-dir") from error
     if not isinstance(content, dict):
         raise FileError(f"{file} holds no JSON object: delete its folder, or give another --output-dir")

@@ -1,5 +1,7 @@
 """The client's connection to a real server of games."""
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -27,3 +29,18 @@ def test_a_server_that_goes_away_is_named(start, trials):
 def test_an_impossible_address_is_named(host, port):
     with pytest.raises(ServerUnreachable, match=f"no server on {host}:{port}"):
         SocketConnection(host, port, PATIENCE_S)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request", b"[" * 100_000], ids=["http", "nested"])
+def test_an_answer_that_is_not_json_is_told(answer: bytes):
+    with socket.create_server(("localhost", 0)) as other, ThreadPoolExecutor(1) as threads:
+
+        def serve() -> None:
+            with other.accept()[0] as client:
+                client.recv(1 << 16)
+                client.sendall(answer + b"\n")
+
+        serving, port = threads.submit(serve), other.getsockname()[1]
+        with pytest.raises(ServerUnreachable, match=f"localhost:{port}: its answer is not JSON"):
+            SocketConnection("localhost", port, PATIENCE_S)
+        serving.result()

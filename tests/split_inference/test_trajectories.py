@@ -56,7 +56,7 @@ def test_a_game_that_could_not_be_played_counts_as_not_solved(connections, games
     assert "could not be played" not in folder.summarise(names)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "\xff"])
+@pytest.mark.parametrize("text", ["{", "[]", "\xff", "[" * 100_000], ids=["cut", "list", "latin", "nested"])
 def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "settings.json").write_bytes(text.encode("latin-1"))
     (tmp_path / "game").mkdir()
