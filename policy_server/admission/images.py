@@ -40,7 +40,7 @@ def decode(data: bytes, *, max_bytes: int, max_pixels: int) -> Image.Image:
         if width * height > max_pixels:
             raise _too_large(f"the image has {width} × {height} pixels; the limit is {max_pixels}")
         if image.mode == "I;16":  # grey in 16 bits, whose values above 255 `convert` would make white
-            image = image.point(lambda value: value / 256)
+            return image.point(lambda value: value / 256).convert("RGB")
         return image.convert("RGB")
     except Image.DecompressionBombError as error:
         raise _too_large(f"the image has far too many pixels: {error}") from error
