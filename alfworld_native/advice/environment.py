@@ -39,7 +39,9 @@ class AdvisedNativeEnvironment(NativeEnvironment):
             from alfworld_native.advice import handcoded  # here: it needs package alfworld
 
             draws = handcoded.own_draws(game.path)
+            begun, self._game = self._game, None  # no game is loaded unless its expert is, too
             self._handcoded = handcoded.HandcodedExpert(game.path, now.text, draws)
+            self._game = begun
             self._advice = handcoded.UNDECIDED
         return now
 
@@ -57,8 +59,12 @@ class AdvisedNativeEnvironment(NativeEnvironment):
         return super().restore(state)
 
     def expert_action(self) -> str | None:
-        """What the expert would do now (canonical dialect); None if it does not know, or the goal is reached."""
+        """What the expert would do now (canonical dialect); None if it does not know, or the goal is reached.
+
+        Raises EnvironmentFault if no game is loaded.
+        """
+        game = self._playing()
         if self.expert == "handcoded":
             return canonical(self._advice) if self._advice else None
-        way = shortest_way(self._playing())
+        way = shortest_way(game)
         return canonical(way[0]) if way else None

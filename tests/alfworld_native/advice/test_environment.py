@@ -98,3 +98,24 @@ def test_what_the_handcoded_expert_cannot_do(heldout: list[Game], tmp_path: Path
         environment.reset(replace(heldout[0], path=Path(alone)))
     with pytest.raises(EnvironmentFault, match="unknown ALFWorld expert 'clairvoyant': .*handcoded"):
         AdvisedNativeEnvironment(expert="clairvoyant")
+
+
+@pytest.mark.parametrize("expert", ["handcoded", "planner"])
+def test_without_a_game_there_is_no_advice(heldout: list[Game], expert: str) -> None:
+    environment = AdvisedNativeEnvironment(expert=expert)
+    with pytest.raises(EnvironmentFault, match="no game is loaded"):
+        environment.expert_action()
+    environment.reset(heldout[0])
+    environment.close()
+    with pytest.raises(EnvironmentFault, match="no game is loaded"):
+        environment.expert_action()
+
+
+def test_a_reset_without_its_expert_leaves_no_game(heldout: list[Game], tmp_path: Path) -> None:
+    environment = AdvisedNativeEnvironment(expert="handcoded")
+    environment.reset(heldout[0])
+    alone = shutil.copy(heldout[1].path, tmp_path)
+    with pytest.raises(MissingFileError):
+        environment.reset(replace(heldout[1], path=Path(alone)))
+    with pytest.raises(EnvironmentFault, match="no game is loaded"):
+        environment.step("look")  # the expert of the game before would advise in this one
