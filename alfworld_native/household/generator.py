@@ -157,8 +157,12 @@ def generate(
     manifest = out / MANIFEST
     if _are_made(out, request):
         return
-    if not manifest.exists() and any((out / RELEASE / name).exists() for name in SPLITS):
-        raise EnvironmentFault(f"{out / RELEASE} holds household games without {manifest}: choose another folder")
+    # With a damaged manifest nothing says whose games these are, so only `replace` takes their place.
+    known = _read_manifest(manifest) is not None or (replace and manifest.exists())
+    if not known and any((out / RELEASE / name).exists() for name in SPLITS):
+        raise EnvironmentFault(
+            f"{out / RELEASE} holds household games without a readable {manifest}: choose another folder"
+        )
     if not replace:
         _check_same(manifest, request)
     try:
@@ -232,7 +236,9 @@ def _short(manifest: Mapping[str, Any], key: str) -> str:
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
+    """What was asked for; None if the file is not there or damaged."""
     try:
-        return json.loads(path.read_text())
+        manifest = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
+    return manifest if isinstance(manifest, dict) else None

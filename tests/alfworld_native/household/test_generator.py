@@ -148,6 +148,17 @@ def test_somebody_elses_split_is_not_touched(tmp_path):
     assert theirs.read_text() == "mine"
 
 
+@pytest.mark.parametrize("damaged", ['{"num_train": 2, "nu', "[1]", "3"])
+def test_games_with_a_damaged_manifest_are_replaced_only_if_asked(tmp_path, damaged):
+    generate(tmp_path, 2, 0)
+    (tmp_path / "household.json").write_text(damaged)
+    with pytest.raises(EnvironmentFault, match=r"without a readable .*household.json: choose another folder"):
+        generate(tmp_path, 1, 0, seed=3)
+    assert len(contents(tmp_path, "household_train")) == 2
+    generate(tmp_path, 1, 0, seed=3, replace=True)
+    assert len(contents(tmp_path, "household_train")) == 1
+
+
 def test_games_that_a_cleaned_cache_lost_are_made_again(tmp_path):
     generate(tmp_path, 4, 2, seed=5)
     games = [game.path.read_bytes() for game in find_games("household_train", tmp_path)]
