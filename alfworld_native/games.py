@@ -36,9 +36,15 @@ _CACHE_FORMAT = 1  # another number when what is cached has another form: older 
 
 
 def data_root(data: str | Path | None = None) -> Path:
-    """The folder that holds `json_2.1.1`: `data`, else `$ALFWORLD_DATA`, else ALFWorld's own `~/.cache/alfworld`."""
+    """The folder that holds `json_2.1.1`: `data`, else `$ALFWORLD_DATA`, else ALFWorld's own `~/.cache/alfworld`.
+
+    Raises EnvironmentFault for the home folder of a user who is not known here.
+    """
     chosen = data or os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld"
-    return Path(os.path.expandvars(str(chosen))).expanduser()
+    try:
+        return Path(os.path.expandvars(str(chosen))).expanduser()
+    except RuntimeError:
+        raise EnvironmentFault(f"folder {chosen}: that user is not known here; give the whole path") from None
 
 
 def cache_root() -> Path:

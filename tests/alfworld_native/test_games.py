@@ -129,6 +129,11 @@ def test_data_defaults_to_the_environment_variable(data, monkeypatch):
     assert len(find_games("train")) == 9
 
 
+def test_an_unknown_home_folder_is_named():
+    with pytest.raises(EnvironmentFault, match="folder ~nobody-of-this-name/games: .* give the whole path"):
+        find_games("train", "~nobody-of-this-name/games")
+
+
 def test_hash_names_the_list(data):
     found = find_games("train", data)
     assert games_hash(found) == games_hash(list(found))
