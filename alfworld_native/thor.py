@@ -138,12 +138,12 @@ class ThorEnvironment:
         if not trajectory.is_file():
             raise MissingFileError(f"{trajectory} does not exist; AI2-THOR builds the room from it")
         try:
-            scene = json.loads(trajectory.read_text(encoding="utf-8")).get("scene", {})
-        except (ValueError, AttributeError) as error:
+            posed = "object_poses" in json.loads(trajectory.read_text(encoding="utf-8")).get("scene", {})
+        except (ValueError, AttributeError, TypeError) as error:
             raise EnvironmentFault(
                 f"{trajectory} cannot be read ({first_sentence(error)}): get it again with `alfworld-download -f`"
             ) from error
-        if "object_poses" not in scene:
+        if not posed:
             raise EnvironmentFault(
                 f"{trajectory} has no object poses, so AI2-THOR cannot build the room: get ALFWorld's full "
                 "traj_data.json with `alfworld-download`, or play the game with environment.name=native"

@@ -187,7 +187,7 @@ def test_missing_packages_and_display_are_named(monkeypatch):
 
 def test_damaged_object_poses_are_named(game):
     trajectory = game.path.parent / "traj_data.json"
-    for content in (trajectory.read_text()[:20], "[]"):
+    for content in (trajectory.read_text()[:20], "[]", '{"scene": null}'):
         trajectory.write_text(content)
         with pytest.raises(EnvironmentFault, match="traj_data.json cannot be read .*: get it again with `alfw"):
             ThorEnvironment(start=Alfred).reset(game)
