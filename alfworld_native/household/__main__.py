@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 from typing import Any
 
-from alfworld_native.games import RELEASE
+from alfworld_native.games import RELEASE, data_root
 from alfworld_native.household import generator
 from alfworld_native.household.frozen import GAMES, make_test_set
 from alfworld_native.household.generator import VERIFY, generate
@@ -47,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
                 replace=options.replace,
                 progress=lambda made, total: bar.show(made, total, "made"),
             )
-    print(f"games: {Path(options.out) / RELEASE}")
+    print(f"games: {data_root(options.out) / RELEASE}")
     return 0
 
 
@@ -83,6 +82,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--new-names", action="store_const", const=True, help="object names that no ALFWorld game has")
     add("--max-steps", type=int, help="steps in which a game can be solved, at most")
     options = parser.parse_args(arguments)
+    if not options.out:  # a shell's variable without a value; empty means $ALFWORLD_DATA to all that reads games
+        parser.error("--out is empty: name a folder for the games")
     if options.test_set:
         # A frozen set has its own level, seed and number of games.
         own = ("out", "test_set")

@@ -27,6 +27,21 @@ def test_a_frozen_test_set_takes_no_other_numbers(given, tmp_path, capsys):
     assert not any(tmp_path.iterdir())
 
 
+def test_an_empty_folder_is_not_that_of_the_official_games(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    for more in (["--num-train", "1", "--num-heldout", "0"], ["--test-set", "many"]):
+        with pytest.raises(SystemExit) as end:
+            main(["--out", "", *more])
+        assert end.value.code == 2 and "--out is empty" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_folder_that_is_printed_is_the_one_that_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["--out", "~/games", "--num-train", "1", "--num-heldout", "0"]) == 0
+    assert f"games: {tmp_path}/games/json_2.1.1" in capsys.readouterr().out
+
+
 def test_levels_and_knobs(tmp_path, capsys):
     few = ["--num-train", "2", "--num-heldout", "0"]
     assert main(["--out", str(tmp_path / "a"), *few, "--level", "hidden", "--clutter", "0", "1", "--goals", "2"]) == 0
