@@ -52,6 +52,8 @@ IN_GOALS = {**SIGNATURES, "holds": ("agent", "object"), "=": ("object", "object"
 del IN_GOALS["ison"]
 _FACT = re.compile(r"\(([^()]*)\)")
 _TOKEN = re.compile(r"[()]|[^\s()]+")
+_TYPES = ("agent", "object", "receptacle", "location")  # of a goal's variables
+_DEEPEST = 100  # brackets in a goal; it is read by recursion, and ALFWorld's have about 10
 
 
 class Literal(NamedTuple):
@@ -154,6 +156,8 @@ def _nested(text: str) -> list:
     stack: list[list] = [[]]
     for token in _TOKEN.findall(text):
         if token == "(":
+            if len(stack) > _DEEPEST:
+                raise EnvironmentFault(f"its PDDL goal has more than {_DEEPEST} brackets within each other")
             stack.append([])
         elif token != ")":
             stack[-1].append(token)
@@ -176,7 +180,7 @@ def _collect(tree: list, variables: dict[str, str], literals: list[Literal]) -> 
     if head == "and":
         for child in tree[1:]:
             _collect(child, variables, literals)
-    elif head == "exists" and len(tree) == 3:
+    elif head == "exists" and len(tree) == 3 and isinstance(tree[1], list):
         variables.update(_typed(tree[1]))
         _collect(tree[2], variables, literals)
     elif head == "not" and len(tree) == 2:
@@ -185,7 +189,7 @@ def _collect(tree: list, variables: dict[str, str], literals: list[Literal]) -> 
         literals.append(_literal(tree, positive=True))
 
 
-def _typed(words: list[str]) -> dict[str, str]:
+def _typed(words: list) -> dict[str, str]:
     """`?o - object ?r - receptacle` as {"?o": "object", "?r": "receptacle"}."""
     result: dict[str, str] = {}
     names: list[str] = []
@@ -193,8 +197,12 @@ def _typed(words: list[str]) -> dict[str, str]:
     for word in remaining:
         if word == "-":
             # In PDDL a type holds for all names since the last one: `?a ?b - object`.
-            result.update(dict.fromkeys(names, next(remaining, "")))
+            if (kind := next(remaining, "")) not in _TYPES:
+                raise EnvironmentFault(f"the type {kind!r} in its PDDL goal is not understood")
+            result.update(dict.fromkeys(names, kind))
             names = []
+        elif not isinstance(word, str):
+            raise EnvironmentFault(f"the variable {word!r} in its PDDL goal is not understood")
         else:
             names.append(word)
     if names:

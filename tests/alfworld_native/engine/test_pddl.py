@@ -73,6 +73,13 @@ def test_a_conjunction_of_two_searches():
         ("(:goal (isclean apple_1))", "outside"),
         ("(:goal (exists (?o - object) (isclean ?x)))", "outside"),
         ("(:init)", "not of the form"),
+        (f"(:goal {'(and ' * 3000}(isclean ?o){')' * 3000})", "more than 100 brackets"),
+        (f"(:goal {'(exists (?o - object) ' * 3000}(isclean ?o){')' * 3000})", "more than 100 brackets"),
+        ("(:goal (exists (?o - (either object agent)) (isclean ?o)))", "type .*'either'.* not understood"),
+        ("(:goal (exists (?o - otype) (isclean ?o)))", "type 'otype' .* not understood"),
+        ("(:goal (exists (?o -) (isclean ?o)))", "type '' .* not understood"),
+        ("(:goal (exists ((?o) - object) (isclean ?o)))", "variable .* not understood"),
+        ("(:goal (exists ?o (isclean ?o)))", "not understood"),
     ],
 )
 def test_goals_that_are_not_understood(goal, message):
