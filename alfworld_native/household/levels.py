@@ -55,6 +55,11 @@ class GameLevel:
         ):
             if not low <= value <= high:
                 raise EnvironmentFault(f"{name} must be from {low} to {high}, got {value}")
+        if not self.kinds:
+            raise EnvironmentFault("kinds is empty: give at least one task type")
+        for kind in self.kinds:
+            if kind not in TASK_TYPES:
+                raise EnvironmentFault(f"kinds: {unknown('task type', kind, TASK_TYPES)}")
         if self.goals > 1 and not set(self.kinds) <= set(_BRINGING):
             raise EnvironmentFault("several goals at once need tasks that bring something: leave look_at_obj_in_light")
 

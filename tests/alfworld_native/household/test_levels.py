@@ -97,6 +97,8 @@ def test_a_house_is_the_same_whoever_asks_and_its_rooms_are_apart():
         ({"count": 6}, "count must be from 2 to 5, got 6"),
         ({"goals": 2}, "leave look_at_obj_in_light"),
         ({"max_steps": 0}, "max_steps"),
+        ({"kinds": ()}, "kinds is empty"),
+        ({"kinds": ("pick_two",)}, "kinds: unknown task type 'pick_two': .*pick_two_obj_and_place"),
     ],
 )
 def test_a_level_that_makes_no_game_is_refused(knobs, said):
