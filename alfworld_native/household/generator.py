@@ -132,6 +132,9 @@ def generate(
     mixture = checked_mixture(levels) if levels else {}
     if mixture and level != STANDARD:
         raise EnvironmentFault("give one level or a mixture of levels, not both")
+    for name, number in (("num_train", num_train), ("num_heldout", num_heldout), ("seed", seed)):
+        if not isinstance(number, int):
+            raise EnvironmentFault(f"{name} is {number!r:.60}; give a whole number")
     if min(num_train, num_heldout) < 0:
         raise EnvironmentFault(f"numbers of games must be 0 or more, got {num_train} and {num_heldout}")
     if verify not in VERIFY:

@@ -174,6 +174,8 @@ def test_games_that_a_cleaned_cache_lost_are_made_again(tmp_path):
     ("options", "said"),
     [
         ({"num_train": -1}, "-1"),
+        ({"num_heldout": 1.5}, "num_heldout is 1.5; give a whole number"),
+        ({"seed": "a/b"}, "seed is 'a/b'; give a whole number"),
         ({"max_receptacles": 3}, "at least 8, got 3"),
         ({"verify": "hope"}, "'hope': choose one of native, none, planner"),
         ({"verify": "planner", "level": LEVELS["many"]}, "cannot check games that ask for 4 objects"),
