@@ -112,7 +112,7 @@ def file_stamp(path: Path | str) -> tuple[int, int]:
     """Size in bytes and modification time in ns: while they stay, the file is taken to be the same."""
     try:
         status = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(f"game file {path} does not exist") from None
     return status.st_size, status.st_mtime_ns
 
@@ -126,7 +126,7 @@ def read_json(path: Path | str) -> dict:
         if len(content) > MAX_BYTES:
             raise EnvironmentFault(f"game file {path} is larger than {MAX_BYTES} bytes; ALFWorld's have 0.1 MB")
         data = json.loads(content)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise MissingFileError(f"game file {path} does not exist") from None
     except IsADirectoryError:
         raise EnvironmentFault(f"game file {path} is a folder; give the game.tw-pddl inside it") from None

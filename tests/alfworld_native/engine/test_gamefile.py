@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alfworld_native.engine import gamefile
-from alfworld_native.engine.gamefile import GRAMMARS, fingerprint, read_game, read_games, read_json
+from alfworld_native.engine.gamefile import GRAMMARS, file_stamp, fingerprint, read_game, read_games, read_json
 from alfworld_native.engine.pddl import rows
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import find_games
@@ -49,6 +49,10 @@ def test_the_fingerprint_does_not_see_the_task(game):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_game(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    for read in (read_game, file_stamp):
+        with pytest.raises(FileNotFoundError, match="game file .*file/game.tw-pddl does not exist"):
+            read(tmp_path / "file" / "game.tw-pddl")
     with pytest.raises(EnvironmentFault, match="is a folder"):
         read_game(tmp_path)
 
