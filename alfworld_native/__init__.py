@@ -19,6 +19,7 @@ from alfworld_native.choices import CAMERAS
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import HOUSEHOLD_SPLITS, OFFICIAL_SPLITS, cache_root, find_games, find_splits
 from alfworld_native.household.levels import frozen_splits, level_of
+from alfworld_native.household.mixture import checked_mixture
 from lavis.common.errors import unknown
 from lavis.common.named_class import is_class_name, load_class, make_named
 
@@ -137,6 +138,8 @@ def choose_games(
     """
     if levels and (name != "household" or level_of(split)):
         raise EnvironmentFault(f"levels mix games that household generates: environment {name}, split {split} has none")
+    if levels:
+        checked_mixture(levels)  # before its weights are in a folder's name
     if name == "household" and (level := level_of(split)):
         from alfworld_native.household.frozen import make_test_set
 

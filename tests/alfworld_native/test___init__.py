@@ -61,6 +61,13 @@ def test_a_wrong_split_of_generated_games_is_told_before_any_is_generated(tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+def test_a_wrong_mixture_is_told_before_a_folder_is_named_by_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentFault, match="the weight of level many is 'half': use a number"):
+        choose_games("household", "household_train", levels={"many": "half"})
+    assert not list(tmp_path.iterdir())
+
+
 def test_known_games_are_those_that_are_chosen(household_data, tmp_path):
     options = {"data": str(household_data), "seed": 3}
     chosen = [game.id for game in choose_games("native", "household_train", num=4, **options)]
