@@ -31,16 +31,23 @@ class OtherGamesFrames(WrappedEnvironment):
 
     def reset(self, game: Game) -> TimeStep:
         """As the environment's; EnvironmentFault if the folder of the game holds no game of another task."""
-        task, root = game.id.split("/", 1)[0], game.path.parents[4]  # <root>/json_2.1.1/<split>/<task>/<trial>/<file>
-        others = [each for each in find_games(game.split, root) if not each.id.startswith(f"{task}/")]
+        self._game = None  # if anything fails below, no game is loaded
+        task, parents = game.id.split("/", 1)[0], game.path.parents
+        if len(parents) < 5:  # <root>/json_2.1.1/<split>/<task>/<trial>/<file>
+            raise EnvironmentFault(f"environment.other_frames: {game.path} is in no folder of ALFWorld's games")
+        others = [each for each in find_games(game.split, parents[4]) if not each.id.startswith(f"{task}/")]
         if not others:
-            raise EnvironmentFault(f"environment.other_frames: {root} holds no game of another task than {game.id}")
+            message = f"environment.other_frames: {parents[4]} holds no game of another task than {game.id}"
+            raise EnvironmentFault(message)
+        now = super().reset(game)
         self._game = random.Random(f"{self._seed} {game.id}").choice(others)
         self._begin()
-        return super().reset(game)
+        return now
 
     def step(self, action: str) -> TimeStep:
         """See `Environment`."""
+        if self._game is None:
+            raise EnvironmentFault("no game is loaded; call reset(game) first")
         now = super().step(action)  # first, so that its error is raised before `reset` and after the end
         advice = self._expert.act().action or "look"
         heard = self._other.step(advice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,10 @@ def test_a_folder_without_another_game_is_told(games: list[Game], tmp_path) -> N
         environment.reset(replace(games[0], path=path, split="alone"))
     with pytest.raises(EnvironmentFault, match="no game is loaded"):
         environment.step("look")
+    # Nor does the game before go on.
+    environment.reset(games[0])
+    for lost, said in ((path, "holds no game of another task"), (Path(path.name), "is in no folder of ALFW")):
+        with pytest.raises(EnvironmentFault, match=said):
+            environment.reset(replace(games[0], path=lost, split="alone"))
+        with pytest.raises(EnvironmentFault, match="no game is loaded"):
+            environment.step("look")
