@@ -45,8 +45,8 @@ class NoisyTextEnvironment(WrappedEnvironment):
 
     def step(self, action: str) -> TimeStep:
         """See `Environment`; the text has noise."""
+        now = super().step(action)  # first: an action that is refused with an error is no step
         self._steps += 1
-        now = super().step(action)
         draw = random.Random(f"text {self._seed} {self._game} {self._steps}")
         return now._replace(text=words_replaced(now.text, self._rate, draw), true_text=now.text)
 
@@ -75,8 +75,9 @@ class NoisyEnvironment(WrappedEnvironment):
 
     def step(self, action: str) -> TimeStep:
         """See `Environment`."""
+        now = super().step(action)  # first, as above
         self._steps += 1
-        return super().step(action)
+        return now
 
     def render(self) -> np.ndarray:
         """The agent's view with noise: uint8, (height, width, 3), RGB."""

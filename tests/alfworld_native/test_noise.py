@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from alfworld_native import make_environment
+from alfworld_native.errors import EnvironmentFault
 from alfworld_native.noise import NoisyEnvironment, image_noise, word_noise, words_replaced
 from lavis.common.errors import ConfigError
 from xrl_alignment.common.choices import IMAGE_NOISE_NAMES
@@ -107,3 +108,13 @@ def test_text_noise_changes_answers_alone(games) -> None:
     assert again.step("look") == told[0][1] and (noisy.render() == plain.render()).all()
     with pytest.raises(ConfigError, match=r"environment.text_noise: 1.5 is not a share"):
         make_environment("native", text_noise=1.5)
+
+
+def test_an_action_that_is_refused_with_an_error_is_no_step(games) -> None:
+    one, other = (make_environment("native", image_severity=2, text_noise=0.5) for _ in range(2))
+    for environment in (one, other):
+        environment.reset(games[0])
+    with pytest.raises(EnvironmentFault, match="an action is a string"):
+        one.step(3)
+    assert (one.render() == other.render()).all()
+    assert one.step("look") == other.step("look") and (one.render() == other.render()).all()
