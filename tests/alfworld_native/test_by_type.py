@@ -219,6 +219,13 @@ def test_states_can_be_kept_and_copied(games: list[Game]) -> None:
     assert clone.step(action) == copied.step(action) == now
     assert environment.restore(state).admissible_commands == clone.restore(state).admissible_commands
     assert environment.step(action) == now and isinstance(clone, ByTypeEnvironment)
+    # What a type means is known to a clone at once.
+    for go in environment.reset(games[0]).admissible_commands:
+        takes = [each for each in environment.step(go).admissible_commands if each.startswith("take ")]
+        if takes:
+            break
+    answer = environment.clone().step(takes[0])
+    assert answer.text.startswith("You pick up") and answer == environment.step(takes[0])
 
 
 def test_an_unknown_way_to_name_objects_is_told() -> None:

@@ -137,3 +137,14 @@ class OwnFrames:
 def test_an_environment_that_renders_by_itself_has_no_such_camera() -> None:
     with pytest.raises(ConfigError, match="environment.camera=close: own renders its own frames"):
         CloseEnvironment(OwnFrames())  # type: ignore[arg-type]
+
+
+def test_the_same_room_in_another_game_is_drawn_anew(games: list[Game]) -> None:
+    environment = make_environment("native", show_ids=False, camera="close")
+    go = commands(games[0], "go to ")[0]
+    other = replace(games[0], id=f"{games[0].id}_again")
+    for game in (games[0], other):
+        environment.reset(game)
+        environment.step(go)
+        frame = environment.render()
+    assert same(frame, close(other, go)) and not same(frame, close(games[0], go))

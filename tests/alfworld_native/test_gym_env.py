@@ -187,3 +187,12 @@ def test_an_option_or_a_game_that_is_none_is_refused(games):
     for wanted in (3, games[0], games[0].id):
         with pytest.raises(EnvironmentFault, match=r"options\['games'\] is .*: give a list, a game for each"):
             ALFWorldVectorEnv(2, games=games).reset(options={"games": wanted})
+
+
+@pytest.mark.parametrize("camera", ["front", "close"])
+def test_who_writes_on_an_image_does_not_change_the_next(games, camera):
+    env = ALFWorldEnv(games=games, image=True, camera=camera)
+    image = env.reset()[0]["image"]
+    kept = image.copy()
+    image[:] = 0
+    assert (env.step("look")[0]["image"] == kept).all()

@@ -118,3 +118,14 @@ def test_an_action_that_is_refused_with_an_error_is_no_step(games) -> None:
         one.step(3)
     assert (one.render() == other.render()).all()
     assert one.step("look") == other.step("look") and (one.render() == other.render()).all()
+
+
+def test_each_episode_of_a_game_has_the_same_noise(games) -> None:
+    environment = make_environment("native", image_severity=2, text_noise=0.5)
+    for _ in range(2):
+        environment.reset(games[0])
+        seen = environment.render()
+        answer = environment.step("look")
+    again = make_environment("native", image_severity=2, text_noise=0.5)
+    again.reset(games[0])
+    assert (again.render() == seen).all() and again.step("look") == answer
