@@ -81,3 +81,11 @@ def test_the_example_of_the_page_runs(games):
     names = {"games": games}
     exec(re.sub(r"^games = .*$", "", example, flags=re.MULTILINE), names)
     assert names["rewards"] and names["pair"][0] != names["pair"][1]
+
+
+def test_a_clone_plays_by_itself(games):
+    service = StateService(games[0])
+    other, before = service.clone(), service.snapshot()
+    go = next(each for each in service.reset().admissible_commands if each.startswith("go to "))
+    other.step(go)
+    assert service.snapshot() == before and other.snapshot() != before
