@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from lavis.common.config import plain
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.settings import BELOW_ONE, SEED, Rule, Section, at_least, checked_keys, defaults_of, setting
+from lavis.common.settings import BELOW_ONE, SEED, Rule, Section, at_least, checked_keys, defaults_of, one_of, setting
 
 MODEL_TYPES = {
     "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
@@ -27,6 +27,7 @@ MODEL_TYPES = {
 }
 VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
 PARTS = (*VISION, "llm_proj", "llm_model")
+DTYPES = ("float32", "bfloat16", "float16")
 NO_LLM = "model.llm_model: there is no folder {}, and it is no hub id (owner/name)"
 
 
@@ -40,9 +41,10 @@ class Blip2EmacKeys(Section, section="model"):
     vit_model: str = setting(
         "eva_clip_g",
         "vision encoder: `eva_clip_g`, `custom` (sizes from `vit_config`), or `conv`, which recognises objects",
+        one_of("eva_clip_g", "custom", "conv"),
     )
     img_size: int = setting(224, "pixels of an image's side", at_least(1))
-    vit_precision: str = setting("float32", "number format of the vision encoder")
+    vit_precision: str = setting("float32", "number format of the vision encoder", one_of(*DTYPES))
     freeze_vit: bool = setting(True, "the vision encoder does not train")
     freeze_qformer: bool = setting(True, "the Q-Former and its queries do not train")
     adaptor_tuning: bool = setting(
@@ -84,7 +86,7 @@ class Blip2EmacKeys(Section, section="model"):
     llm_weights: str = setting("", "the language model's own file, for one made from `llm_config`")
     llm_tokenizer: str = setting("", "tokenizer, if it is not in `llm_model`")
     llm_expects: dict[str, Any] = setting({}, "what config.json of `llm_model` must say; {}: nothing is compared")
-    llm_dtype: str = setting("float32", "number format of the language model's frozen weights")
+    llm_dtype: str = setting("float32", "number format of the language model's frozen weights", one_of(*DTYPES))
     # LoRA (Hu et al. 2021, arXiv:2106.09685) on queries and values alone, as in most of the paper's experiments.
     lora_rank: int = setting(0, "rank of adapters on the language model (LoRA); 0: none", at_least(0))
     lora_alpha: int = setting(16, "adapters count `lora_alpha / lora_rank`", at_least(1))
@@ -92,7 +94,9 @@ class Blip2EmacKeys(Section, section="model"):
     lora_targets: list[str] = setting(["q_proj", "v_proj"], "ends of the names of the layers that get adapters")
     bert_tokenizer: str = setting("bert-base-uncased", "tokenizer of the Q-Former's instructions")
     amp: str = setting(
-        "", "number format of autocast in training; empty: none. A CPU that only emulates bfloat16 computes in float32"
+        "",
+        "number format of autocast in training; empty: none. A CPU that only emulates bfloat16 computes in float32",
+        Rule(f"one of {', '.join(DTYPES)}", (None, "", *DTYPES).__contains__),
     )
     init_seed: int = setting(0, "seed of random weights", SEED)
     allow_random: list[str] = setting([], "parts that may keep random weights where others must come from a file")

@@ -56,7 +56,7 @@ class HfVlmKeys(Section, section="model"):
         "",
         "number format of autocast in training; empty: `dtype` if that is bfloat16, or on a GPU float16. A CPU that "
         "only emulates bfloat16 computes in float32",
-        Rule(f"one of {', '.join(DTYPES)}", ("", *DTYPES).__contains__),
+        Rule(f"one of {', '.join(DTYPES)}", (None, "", *DTYPES).__contains__),
     )
     # What trains (LoRA, arXiv:2106.09685).
     lora_rank: int = setting(

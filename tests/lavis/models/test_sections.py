@@ -20,6 +20,10 @@ WRONG = [
     ({"model_type": "tiny", "llm_config": {}, "llm_model": "vicuna"}, "there is no folder vicuna, and it is no hub id"),
     ({"arch": "hf_vlm", "dtype": "float8"}, "model.dtype"),
     ({"model_type": "tiny", "lora_dropout": 1.0}, "model.lora_dropout: 1.0 is not a number of at least 0 and below 1"),
+    ({"model_type": "tiny", "vit_model": "eva"}, "model.vit_model: 'eva' is not one of eva_clip_g, custom, conv"),
+    ({"model_type": "tiny", "vit_precision": "fp16"}, "model.vit_precision: 'fp16' is not one of float32, bfloat16"),
+    ({"model_type": "tiny", "llm_dtype": "float8"}, "model.llm_dtype: 'float8' is not one of float32, bfloat16"),
+    ({"model_type": "tiny", "amp": "fp16"}, "model.amp: 'fp16' is not one of float32, bfloat16, float16"),
     ({"arch": "hf_vlm", "lora_dropout": 1.0}, "model.lora_dropout: 1.0 is not a number of at least 0 and below 1"),
 ]
 
@@ -39,6 +43,13 @@ def test_every_type_of_the_project_passes() -> None:
     for arch, types in model_zoo:
         for name in types:
             check_section({"arch": arch, "model_type": name} | ({"path": "folder"} if arch == "hf_vlm" else {}))
+
+
+@pytest.mark.parametrize("section", [{"model_type": "tiny"}, {"arch": "hf_vlm", "path": "folder"}])
+@pytest.mark.parametrize("none", ["", None])
+def test_no_mixed_precision_passes(section: dict, none: str | None) -> None:
+    """`model.amp=` is null in the settings of train.py: `hf_vlm` refused it."""
+    check_section({**section, "amp": none})
 
 
 def test_a_name_without_owner_may_be_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
