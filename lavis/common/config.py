@@ -20,7 +20,7 @@ from lavis.common.errors import ConfigError, FileError, MissingFileError, first_
 from lavis.common.registry import registry
 
 try:
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import DictConfig, OmegaConf, read_write
     from omegaconf.errors import OmegaConfBaseException
 except ModuleNotFoundError as error:
     raise missing_extra("train", error) from None
@@ -40,9 +40,13 @@ class Config:
 
     def __init__(self, args: Namespace, *, texts: Collection[str] = ()) -> None:
         self.args = args
+        user, options = load_yaml(args.cfg_path), OmegaConf.create({})
         # One option at a time, so that an error names the one that cannot be read.
-        options = merged({}, *(read_option(option, texts) for option in to_dot_list(args.options)))
-        user = load_yaml(args.cfg_path)
+        for option in to_dot_list(args.options):
+            layer = read_option(option, texts)
+            empty_replaced_levels(user, option)
+            empty_replaced_levels(options, option)
+            options = merged(options, layer)
         check_sections(user, options, args.cfg_path)
         # The last layer wins. The model's layer looks at the options only to see which architecture and type they
         # choose, so the options come on top of it as well.
@@ -276,6 +280,18 @@ def beneath(config: DictConfig, layer: Mapping[str, Any] | DictConfig) -> DictCo
     for key in replaced & below.keys():
         config.model.pop(key)
     return config
+
+
+def empty_replaced_levels(config: DictConfig, option: str) -> None:
+    """Empty the mixture of levels in `config` if `option` gives another one as a whole: `environment.levels={many: 1}`.
+
+    A mixture is one value, and OmegaConf's merge would play the levels of both.
+    """
+    section, _, name = option.partition("=")[0].rpartition(".")
+    below = OmegaConf.select(config, section, throw_on_resolution_failure=False)
+    if name == "levels" and section.endswith("environment") and isinstance(below, DictConfig):
+        with read_write(below):  # that of a frozen section may not be written
+            below.levels = {}
 
 
 def plain(section: Mapping[str, Any] | DictConfig, *, resolve: bool = True) -> dict[str, Any]:

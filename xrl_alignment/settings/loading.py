@@ -16,7 +16,15 @@ try:
     from omegaconf.errors import OmegaConfBaseException
     from omegaconf.grammar_parser import OmegaConfGrammarParser, parse
 
-    from lavis.common.config import beneath, clash, is_no_text, load_yaml, not_a_list, read_option
+    from lavis.common.config import (
+        beneath,
+        clash,
+        empty_replaced_levels,
+        is_no_text,
+        load_yaml,
+        not_a_list,
+        read_option,
+    )
     from xrl_alignment.settings.schema import PROGRAMS, DaggerConfig, EvaluateConfig
 except ModuleNotFoundError as error:
     raise missing_extra("train", error) from None
@@ -32,7 +40,7 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
     type or a value out of range.
     """
     # The schema's defaults, then the file, then the options, each checked by itself so that an error names its source.
-    layers = [(str(cfg_path), _read_yaml(Path(cfg_path)))] if cfg_path else []
+    layers = [(str(cfg_path), _read_yaml(Path(cfg_path)), "")] if cfg_path else []
     # An architecture has keys of its own: the option that chooses one comes before those that set its keys.
     for option in sorted(options or (), key=lambda option: not option.startswith("model.arch=")):
         key, equals, text = option.partition("=")
@@ -40,9 +48,9 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
             raise ConfigError(f"--options {option}: write it as section.key=value")
         # `key=` is an empty text; for yaml it would be null, which no setting can be.
         written = option if text else f"{key}=''"
-        layers.append(("--options", read_option(written, [key] if _type_of(schema, key) is str else [])))
+        layers.append(("--options", read_option(written, [key] if _type_of(schema, key) is str else []), option))
     merged = OmegaConf.structured(schema)
-    for source, layer in layers:
+    for source, layer, option in layers:
         _refuse_unknown_keys(schema, layer, source)
         _refuse_wrong_kinds(schema, layer, source)
         # A layer that names another `model.arch` drops the keys of the one before, which mean nothing to the new one.
@@ -52,6 +60,7 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
             named = section.get("arch")
             if named is not None and named != merged.model.get("arch"):
                 merged.model = {}
+        empty_replaced_levels(merged, option)
         try:
             merged = OmegaConf.merge(beneath(merged, layer), layer)
         except OmegaConfBaseException as error:
@@ -64,7 +73,7 @@ def load_config(schema: type[SchemaT], cfg_path: str | Path | None, options: Ite
         # Kept for `shareable`. An attribute of the instance and no field: a field would be a setting.
         setattr(config, _WRITTEN, OmegaConf.to_container(merged, resolve=False))
     except (ConfigError, OmegaConfBaseException) as error:
-        where = " and ".join(dict.fromkeys(source for source, _ in layers)) or "the defaults"
+        where = " and ".join(dict.fromkeys(source for source, *_ in layers)) or "the defaults"
         key = getattr(error, "full_key", "")  # of a reference that leads nowhere, or to another type
         raise ConfigError(f"{key and f'{key}: '}{_first_line(error)} (in {where})") from error
     if cfg_path and not layers[0][1]:  # the wrong file, or one that was not written whole: defaults may play for hours

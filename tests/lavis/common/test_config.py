@@ -93,6 +93,16 @@ def test_an_empty_section_empties_a_setting_of_the_model(tmp_path: Path) -> None
     assert again.model_cfg.llm_expects.hidden_size == 64
 
 
+def test_a_mixture_of_levels_replaces_the_files(tmp_path: Path) -> None:
+    """The levels of file and option were merged, so that levels were played that nobody had asked for."""
+    yaml = YAML.replace("max_epoch: 3", "environment: {levels: {many: 0.5, standard: 0.5}, seed: 1}")
+    options = ["run.environment.levels={compound: 1}"]
+    assert make(tmp_path, *options, yaml=yaml).run_cfg.environment == {"levels": {"compound": 1}, "seed": 1}
+    options += ["run.environment.levels={many: 1}", "run.environment.levels.hardest=2"]
+    assert make(tmp_path, *options, yaml=yaml).run_cfg.environment.levels == {"many": 1, "hardest": 2}
+    assert make(tmp_path, "run.environment.levels.many=2", yaml=yaml).run_cfg.environment.levels.standard == 0.5
+
+
 def test_another_language_model_comes_without_the_types_sizes_and_weights(tmp_path: Path) -> None:
     demo = "model.model_type=demo"
     assert make(tmp_path, demo).model_cfg.llm_weights == "tiny/backbone.safetensors"

@@ -38,6 +38,23 @@ def test_an_empty_section_empties_a_setting_of_the_model(tmp_path: Path) -> None
     assert load_config(DaggerConfig, path, ["model={}"]).model["llm_expects"] == {"hidden_size": 64}
 
 
+def test_a_mixture_of_levels_replaces_the_files(tmp_path: Path) -> None:
+    """The levels of file and option were merged, so that levels were played that nobody had asked for."""
+    games = "name: household, split: household_train"
+    path = write(tmp_path, f"environment: {{{games}, levels: {{many: 0.5, standard: 0.5}}}}\nrun: {{max_steps: 200}}")
+
+    def levels(*options: str) -> dict:
+        return load_config(DaggerConfig, path, options).environment.levels
+
+    assert levels("environment.levels={compound: 1}") == {"compound": 1}
+    assert levels("environment.levels={}") == {}
+    assert levels("environment.levels.many=2") == {"many": 2, "standard": 0.5}  # one weight of the mixture
+    assert levels("environment.levels={}", "environment.levels.many=2", "environment.levels.hardest=1") == {
+        "many": 2,
+        "hardest": 1,
+    }
+
+
 @pytest.mark.parametrize("name", ["on", "no", "007", "1e5", "2026_11_20", "12:30", "", "a=b"])
 def test_a_text_on_the_command_line_stays_as_it_was_typed(name: str) -> None:
     config = load_config(DaggerConfig, None, [f"expert.model={name}", "run.enable_dpo=on", "run.init_lr=1e-4"])
