@@ -55,18 +55,23 @@ class Bar:
         if self._bar:
             self._bar.stop()
 
-    def show(self, done: int, total: int, text: str) -> None:
-        """`done` of `total` are done; `text` says how it goes."""
+    def show(self, done: int, total: int, text: str, *, counts: bool = True) -> None:
+        """`done` of `total` are done; `text` says how it goes.
+
+        Without `counts` these items tell nothing of the time that the rest will take: a resume reads them from a file.
+        """
         if self._bar:
             if not self._bar.tasks:
                 self._bar.add_task(text, total=total)
-            self._bar.update(self._bar.tasks[0].id, completed=done, total=total, description=text)
+            show = self._bar.update if counts else self._bar.reset
+            show(self._bar.tasks[0].id, completed=done, total=total, description=text)
             return
         now = time.monotonic()
-        self._first = self._first or (done, now)
+        self._first = (self._first or (done, now)) if counts else None
         if not self._quiet and (now - self._line_at >= LINE_EVERY_S or done == total):
             self._line_at = now
-            counted, seconds, times = done - self._first[0], now - self._first[1], ""
+            first, began = self._first or (done, now)
+            counted, seconds, times = done - first, now - began, ""
             if done == total:
                 times = f", {now - self._began:.0f} s in all"
             elif counted >= ENOUGH:  # too few items do not tell the time that the rest will take

@@ -28,7 +28,8 @@ class RoundProgress(Bar):
             text += f", {teacher['total']['calls']} calls of the teacher"
             cost = teacher["total"]["cost_usd"]
             text += "" if cost is None else f" for {cost:.4f} USD"
-        self.show(done, status["num_rounds"] * status["num_envs"], text)
+        counts = not status.get("recovering")
+        self.show(done, status["num_rounds"] * status["num_envs"], text, counts=counts)
 
 
 class GameProgress(Bar):

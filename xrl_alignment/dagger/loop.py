@@ -77,7 +77,7 @@ class DaggerLoop:
         it gives too few labels: the run can then be resumed. Raises CheckpointError and RunDirectoryError as `recover`.
         """
         try:
-            recover(self.rounds, self.training, lambda: self.on_progress(self.status()))
+            recover(self.rounds, self.training, lambda: self.on_progress({**self.status(), "recovering": True}))
             self.run()
         except (DivergedError, CheckpointError) as error:
             self.directory.logger.error(str(error))

@@ -40,6 +40,23 @@ def test_a_terminal_shows_a_bar_with_the_time_left():
     assert "10/10" in text and "done" in text and "[a] line above" in text and "games, about" not in text
 
 
+@pytest.mark.parametrize(("stream", "left"), [(io.StringIO(), "about 360 s left"), (Terminal(), "0:06:00")])
+def test_what_a_resume_reads_from_the_journal_says_nothing_of_the_time_left(monkeypatch, stream, left):
+    """A hundred episodes in a second, and a minute for a client: the next ten were said to take seconds, not minutes."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.sys, "stdout", stream)
+    with RoundProgress() as bar:
+        for played in range(1, 101):
+            now[0] += 0.01
+            bar.update({**STATUS, "round": 0, "num_envs": 50, "played_in_round": played, "recovering": True})
+        now[0] += 60.0
+        for played in range(101, 115):
+            bar.update({**STATUS, "round": 0, "num_envs": 50, "played_in_round": played})
+            now[0] += 10.0
+    assert left in stream.getvalue()
+
+
 def test_rounds_are_counted_from_one_and_episodes_over_all(capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_EVERY_S", -1.0)
     with RoundProgress() as bar:

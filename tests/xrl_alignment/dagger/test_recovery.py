@@ -23,6 +23,15 @@ def test_a_resume_that_finds_everything_learned_leaves_the_saved_state_as_it_is(
     assert again.rounds.finished and again.rounds.episodes == 4
 
 
+def test_the_progress_of_a_resume_says_what_comes_from_the_journal(make_run, scripted):
+    """By that the bar does not take these episodes for a measure of the time left (`RoundProgress`)."""
+    make_run(policy=scripted("look", die_at=5), max_steps=2).play()
+    again, told = make_run(policy=scripted("look"), max_steps=2), []
+    again.loop.on_progress = lambda status: told.append((status["episodes"], status.get("recovering", False)))
+    again.play()
+    assert told == [(1, True), (2, True), (3, False), (4, False), (4, False)]
+
+
 def test_a_resume_repeats_the_updates_that_the_saved_state_lacks(make_run, scripted):
     killed = make_run(policy=scripted("look", die_at=5), max_steps=2, state_interval_s=1e9)
     assert killed.play() is None and len(killed.journal) == 2
