@@ -42,7 +42,7 @@ def test_a_terminal_shows_a_bar_with_the_time_left():
 
 @pytest.mark.parametrize(("stream", "left"), [(io.StringIO(), "about 360 s left"), (Terminal(), "0:06:00")])
 def test_what_a_resume_reads_from_the_journal_says_nothing_of_the_time_left(monkeypatch, stream, left):
-    """A hundred episodes in a second, and a minute for a client: the next ten were said to take seconds, not minutes."""
+    """A hundred episodes in a second, then a minute for a client: the rest was said to take seconds, not minutes."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(progress.sys, "stdout", stream)
