@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from omegaconf import OmegaConf
+
 from lavis.common.registry import registry
 from lavis.datasets.builders.alfworld_builder import AlfworldCapBuilder
 from lavis.datasets.builders.base_dataset_builder import BaseDatasetBuilder, load_dataset_config
@@ -25,7 +27,7 @@ def load_dataset(name: str, cfg_path: str | None = None, vis_path: str | None = 
     builder_class = registry.get_builder_class(name)
     config = load_dataset_config(cfg_path or builder_class.default_config_path())
     if vis_path is not None:
-        config.build_info.images.storage = vis_path
+        OmegaConf.update(config, "build_info.images.storage", vis_path)
     return builder_class(config).build_datasets()
 
 

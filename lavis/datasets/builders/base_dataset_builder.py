@@ -140,6 +140,8 @@ class BaseDatasetBuilder:
 
 
 def load_dataset_config(path: str) -> DictConfig:
-    """The one section under `datasets:` in a yaml file."""
-    sections = load_yaml(path).datasets
+    """The one section under `datasets:` in a yaml file; ConfigError if there is none."""
+    sections = load_yaml(path).get("datasets")
+    if not sections or not isinstance(sections, DictConfig):
+        raise ConfigError(f"{path}: it has no section below datasets: (docs/offline.md)")
     return sections[next(iter(sections))]

@@ -92,6 +92,21 @@ def test_by_name_as_in_lavis(annotation_folder: Path, tmp_path: Path) -> None:
     assert len(load_dataset("alfworld_cap", str(path))["train"]) == 5
 
 
+@pytest.mark.parametrize("content", ["run: {seed: 1}", "datasets: {}", "datasets: 5", "datasets: [alfworld_cap]"])
+def test_a_file_without_a_dataset_is_refused(tmp_path: Path, content: str) -> None:
+    """Each ended in an error of OmegaConf's or Python's own."""
+    path = tmp_path / "own.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"own.yaml: it has no section below datasets:"):
+        load_dataset("alfworld_cap", str(path))
+
+
+def test_images_of_ones_own_for_a_file_that_names_none(annotation_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("datasets: {alfworld_cap: {data_type: images}}")
+    assert load_dataset("alfworld_cap", str(path), vis_path=str(annotation_folder)) == {}
+
+
 def test_unknown_defaults() -> None:
     with pytest.raises(ValueError, match="AlfworldCapBuilder 'caption': choose one of default"):
         AlfworldCapBuilder.default_config_path(type="caption")
