@@ -85,15 +85,17 @@ def test_the_label_is_a_new_thought_then_the_action_in_canonical_words():
 
 
 def test_who_drives_depends_on_seed_round_game_and_step_alone():
-    def drives(seed=1, game="pick/a", steps=0, beta=0.5) -> list[bool]:
+    def drives(seed=1, game="pick/a", steps=0, beta=0.5, round=1) -> list[bool]:
         e, found = episode(game=game, beta=beta), []
+        e.round = round
         for _ in range(steps + 40):
             found.append(e.expert_drives(seed))
             step(e, "look")
         return found[steps:]
 
     assert drives() == drives()
-    assert len({tuple(drives()), tuple(drives(seed=2)), tuple(drives(game="pick/b")), tuple(drives(steps=1))}) == 4
+    others = [drives(seed=2), drives(game="pick/b"), drives(steps=1), drives(round=2)]
+    assert len(set(map(tuple, [drives(), *others]))) == 5
     assert all(drives(beta=1.0)) and not any(drives(beta=0.0))
 
 

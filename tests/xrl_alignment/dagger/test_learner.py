@@ -160,10 +160,13 @@ def test_the_original_warms_up_in_the_first_round_and_falls_along_a_cosine(make)
 def test_accumulated_batches_make_one_update(make):
     one, four = make(updates=1), make(updates=1)
     four.accum_grad_steps, four.batch_size, one.batch_size = 2, 2, 4
-    steps = []
+    steps, gradients = [], []
     four.optimizer.register_step_post_hook(lambda *_: steps.append(four.training_step))
-    four.learn(1)
-    one.learn(1)
+    for learner in (four, one):
+        first = next(learner.model.llm_proj.parameters())
+        learner.optimizer.register_step_pre_hook(lambda *_, first=first: gradients.append(first.grad.clone()))
+        learner.learn(1)
+    torch.testing.assert_close(*gradients)  # the mean of the batches' gradients: AdamW hardly shows a sum
     assert steps == [1] and (four.training_step, one.training_step) == (2, 1)
     assert all(p.grad is None for p in four.model.parameters())
 
