@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import re
 from argparse import Namespace
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -334,7 +335,10 @@ def read_option(option: str, texts: Collection[str] = ()) -> DictConfig:
         raise ConfigError(f"--options {shown} cannot be read: {first_sentence(error)}") from error
     except RecursionError as error:
         raise ConfigError(f"--options {ascii(option):.80}: its lists are nested too deep") from error
-    if key in texts and is_no_text(OmegaConf.select(layer, key, throw_on_resolution_failure=False)):
+    # On a command line nobody writes a comment, which yaml makes of the end of `/runs #2`. In quotes, or in brackets,
+    # `#` is yaml's to read.
+    commented = text[:1] not in tuple("'\"[{") and re.search(r"(^|\s)#", text)
+    if commented or (key in texts and is_no_text(OmegaConf.select(layer, key, throw_on_resolution_failure=False))):
         OmegaConf.update(layer, key, text)
     return layer
 

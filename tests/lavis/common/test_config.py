@@ -120,6 +120,13 @@ def test_an_option_that_is_a_text_stays_as_it_was_typed(name: str) -> None:
     assert read_option("run.amp=on", TEXTS).run.amp is True
 
 
+@pytest.mark.parametrize("text", ["/runs #2/a.pth", "#1", "a\t#b", "/a #'1'"])
+def test_an_option_has_no_comment(text: str) -> None:
+    """yaml made `/runs` of `/runs #2/a.pth`, and null of `#1`, so a run went to another folder than was typed."""
+    assert read_option(f"run.output_dir={text}").run.output_dir == text
+    assert read_option('run.test_splits=["a #1", b]').run.test_splits == ["a #1", "b"]
+
+
 @pytest.mark.parametrize("text", ["/runs #2/a.pth", "/a: b", "/[x", "/\N{GRINNING FACE}/é", 'a"b\\c', "007", "~", ""])
 def test_a_path_is_read_back_from_the_option_that_a_program_makes(text: str) -> None:
     """A demo with `--output "demo #2"` wrote its runs to `demo`."""
