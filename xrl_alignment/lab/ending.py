@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -154,10 +153,10 @@ def model_options(section: Mapping[str, Any], checkpoint: Path) -> dict[str, Any
 
 
 def command(options: Mapping[str, Any]) -> str:
-    """`python evaluate.py …` with `options`, as a shell reads it; quoted is what yaml could read as another thing."""
-    plain = re.compile(r"[\w./+:-]*[\w./+-]|")
-    texts = [
-        f"{key}={value}" if isinstance(value, str) and plain.fullmatch(value) else f"{key}={json.dumps(value)}"
-        for key, value in options.items()
-    ]
+    """`python evaluate.py …` with `options`, as a shell reads it."""
+    texts = []
+    for key, value in options.items():
+        # What a shell needs quotes for, yaml may need quotes for, too: a path with `: ` or ` #`.
+        plain = isinstance(value, str) and value == shlex.quote(value)
+        texts.append(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
     return shlex.join(["python", "evaluate.py", "--cfg-path", EPISODES, "--options", *texts])

@@ -13,7 +13,7 @@ import pytest
 from dagger_server import advice
 from lavis.common.paths import REPO_ROOT
 from lavis.models.sections import changed_keys, check_section
-from xrl_alignment.lab.ending import EPISODES, ending, evaluate_command, model_options, offline_command, success
+from xrl_alignment.lab.ending import EPISODES, ending, model_options, offline_command, success
 from xrl_alignment.play.collection.plan import Plan
 from xrl_alignment.runs.directory import EpisodeRecord
 from xrl_alignment.settings.loading import load_config, to_yaml
@@ -58,13 +58,6 @@ def test_the_command_evaluates_what_was_trained_on_held_out_games(name: str, tmp
     check_section(config.model)
 
 
-def test_a_folder_whose_name_yaml_would_cut_is_handed_on_whole(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "runs #2: a" / "emma_checkpoint_0.pth"
-    trained = load_config(DaggerConfig, REPO_ROOT / "configs/dagger/demo_bc.yaml")
-    config = evaluated([f"evaluate it: {evaluate_command(trained, checkpoint)}"])
-    assert config.model["pretrained"] == str(checkpoint)
-
-
 def test_a_language_models_cost_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "config.yaml").write_text(to_yaml(load_config(DaggerConfig, None)))
@@ -83,6 +76,14 @@ def test_a_model_that_learns_from_anothers_games_is_told_apart(tmp_path: Path) -
     (line,) = (line for line in ending(tmp_path) if line.startswith("policy.name="))
     assert line.endswith("WordMatchPolicy plays; the model that is trained learns from its games, and plays none")
     assert line in "\n".join(advice(config, SimpleNamespace(done=False), SimpleNamespace(client_command="")))
+
+
+@pytest.mark.parametrize("folder", ["run #1", "a: b", "é [x"])
+def test_the_command_names_the_checkpoint_whatever_its_folder_is_called(folder: str) -> None:
+    path = Path("/data") / folder / "a.pth"
+    words = shlex.split(offline_command({"model": {"arch": "blip2_emac"}, "datasets": {}}, path), comments=True)
+    options = words[words.index("--options") + 1 :]
+    assert load_config(EvaluateConfig, EPISODES, options).model["pretrained"] == str(path)
 
 
 def test_the_keys_of_a_type_are_not_repeated(tmp_path: Path) -> None:
