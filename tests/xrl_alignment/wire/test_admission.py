@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from xrl_alignment.wire import admission as module
 from xrl_alignment.wire.admission import ByteBudget, PendingRequest, RequestQueue, RequestRefused, SessionAdmission
 from xrl_alignment.wire.messages import Bye, Hello, Next, Observation
 
@@ -51,6 +52,26 @@ def test_what_a_stop_has_released_may_still_be_answered():
     pending.release("the server stops")
     pending.reply({"kind": "finished"})
     assert pending.wait().status == 503
+
+
+def test_so_many_requests_wait_and_no_more():
+    queue = RequestQueue(2)
+    for _ in range(2):
+        queue.put(PendingRequest(Next("s", 1), "v2"))
+    with pytest.raises(RequestRefused, match="2 requests are waiting already") as refused:
+        queue.put(PendingRequest(Next("s", 1), "v2"))
+    assert refused.value.response.status == 503 and len(queue) == 2
+
+
+def test_so_many_sessions_are_open_and_no_more(monkeypatch):
+    monkeypatch.setattr(module, "MAX_SESSIONS", 2)
+    admission = SessionAdmission(RequestQueue(8), session_timeout_s=60)
+    for name in ("a", "b"):
+        admission.admit_v2(Hello(name, 0, ()), "digest")
+    with pytest.raises(RequestRefused, match="2 sessions are open already"):
+        admission.admit_v2(Hello("c", 0, ()), "digest")
+    admission.admit_v2(Bye("a", 1), "digest")
+    admission.admit_v2(Hello("c", 0, ()), "digest")
 
 
 def test_take_keeps_order_and_respects_its_limit():
