@@ -120,6 +120,11 @@ class Blip2EmacKeys(Section, section="model"):
             )
         if self.lora_rank and not self.freeze_llm:
             raise ConfigError("model.lora_rank trains adapters of a frozen language model: set model.freeze_llm=True")
+        if self.lora_rank and not self.lora_targets:
+            raise ConfigError(
+                "model.lora_targets is empty: name the layers that get adapters, [q_proj, v_proj], or set "
+                "model.lora_rank=0"
+            )
         for part in self.allow_random or ():
             if part not in PARTS:
                 raise ConfigError(unknown("part in model.allow_random:", part, PARTS))

@@ -20,6 +20,14 @@ WRONG = [
     ({"model_type": "tiny", "llm_config": {}, "llm_model": "vicuna"}, "there is no folder vicuna, and it is no hub id"),
     ({"arch": "hf_vlm", "dtype": "float8"}, "model.dtype"),
     ({"model_type": "tiny", "lora_dropout": 1.0}, "model.lora_dropout: 1.0 is not a number of at least 0 and below 1"),
+    (
+        {"model_type": "tiny", "lora_rank": 2, "freeze_llm": True, "lora_targets": []},
+        "model.lora_targets is empty: name the layers",
+    ),
+    (
+        {"model_type": "tiny", "lora_rank": 2, "freeze_llm": True, "lora_targets": None},
+        "model.lora_targets is empty: name the layers",
+    ),
     ({"model_type": "tiny", "vit_model": "eva"}, "model.vit_model: 'eva' is not one of eva_clip_g, custom, conv"),
     ({"model_type": "tiny", "vit_precision": "fp16"}, "model.vit_precision: 'fp16' is not one of float32, bfloat16"),
     ({"model_type": "tiny", "llm_dtype": "float8"}, "model.llm_dtype: 'float8' is not one of float32, bfloat16"),
