@@ -11,6 +11,7 @@ from lavis.processors.blip_processors import (
     Blip2ImageTrainProcessor,
     BlipAlfworldProcessor,
     BlipCaptionProcessor,
+    BlipImageBaseProcessor,
     BlipImageEvalProcessor,
     BlipImageTrainProcessor,
     BlipQuestionProcessor,
@@ -35,7 +36,16 @@ def load_processor(name: str, cfg: Mapping[str, object] | None = None) -> BasePr
 
 
 def processor_of(section: object, key: str) -> BaseProcessor:
-    """The processor of a config's section `{name: …}`; ConfigError, which names its `key`, if it has no name."""
+    """The processor of a config's section `{name: …}`.
+
+    ConfigError, which names its `key`, if it has no name, or is one of texts where images are processed, or the other
+    way round.
+    """
     if not isinstance(section, Mapping) or not isinstance(section.get("name"), str):
         raise ConfigError(f"{key}: {section!r} is no section with the name of a processor, {{name: blip_image_eval}}")
-    return load_processor(section["name"], section)
+    processor, name = load_processor(section["name"], section), section["name"]
+    if "vis_processor" in key and isinstance(processor, (BlipCaptionProcessor, BlipQuestionProcessor)):
+        raise ConfigError(f"{key}: {name} prepares texts, not images: name another, such as blip_image_eval")
+    if "text_processor" in key and isinstance(processor, BlipImageBaseProcessor):
+        raise ConfigError(f"{key}: {name} prepares images, not texts: name another, such as blip_caption")
+    return processor

@@ -153,6 +153,20 @@ def test_a_setting_that_serves_no_item_is_refused_at_once(name: str, setting: di
         load_processor(name, setting)
 
 
+@pytest.mark.parametrize(
+    ("key", "name", "what"),
+    [
+        ("vis_processor.train", "blip_caption", "texts, not images"),
+        ("preprocess.vis_processor.eval", "blip_question", "texts, not images"),
+        ("text_processor.train", "blip2_image_train", "images, not texts"),
+    ],
+)
+def test_a_processor_of_the_other_kind_is_refused(key: str, name: str, what: str) -> None:
+    """It ended in a traceback at the first sample: an array has no `lower`."""
+    with pytest.raises(ConfigError, match=f"^{key}: {name} prepares {what}"):
+        processor_of({"name": name}, key)
+
+
 def test_questions_lose_their_punctuation() -> None:
     processor = load_processor("blip_question", {"max_words": 5})
     assert isinstance(processor, BlipQuestionProcessor) and processor.always_same()
