@@ -114,7 +114,7 @@ if __name__ == "__main__":
 from alfworld_native.base import Game
 from alfworld_native.games import games_hash
 from alfworld_native.household.levels import horizon
-from alfworld_native.household.mixture import horizon_of
+from alfworld_native.household.mixture import checked_mixture, horizon_of
 from lavis.common.allocator import bound_kernel_cache, keep_freed_memory
 from lavis.common.devices import pick_device, set_seed, set_threads
 from lavis.common.files import writable, write_text
@@ -153,7 +153,8 @@ def main() -> None:
         lavis_task.evaluate(arguments)
         return
     if not config.run.max_steps:
-        longest = horizon_of(config.environment.levels) if config.environment.levels else 0
+        levels = config.environment.levels
+        longest = horizon_of(checked_mixture(levels)) if levels else 0
         config.run = replace(config.run, max_steps=longest or horizon(config.environment.split))
     run = config.run
     set_threads(run.num_threads)

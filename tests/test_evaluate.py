@@ -441,6 +441,15 @@ def test_a_level_is_played_whole_and_within_its_own_horizon(program, tmp_path, m
     assert row["first_trial"]["success"] == 1.0 and row["first_trial"]["mean_steps"] > 15
 
 
+def test_a_level_without_weight_makes_no_episode_longer(program, tmp_path, monkeypatch):
+    """The result and its row in the table said 200 steps, the horizon of a level of which no game was played."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mixed = ["environment.name=household", "environment.data=", "environment.levels={standard: 1, hardest: 0}"]
+    code, _, err = program(*mixed, "environment.num_heldout=2", "run.max_steps=0", cfg="expert")
+    (row,) = read_table([tmp_path / "scores.jsonl"])
+    assert code == 0 and (row["first_trial"]["games"], row["max_steps"]) == (2, 50), err
+
+
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
