@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from lavis.common.program import read_first, run_program
+from lavis.common.settings import DTYPES
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -54,9 +55,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--without-adapters", action="store_true", help="llm: leave LoRA adapters out, do not merge them"
     )
-    dtypes = ("float32", "bfloat16", "float16")
     parser.add_argument(
-        "--dtype", default="", choices=dtypes, help="dtype of all weights (default: each keeps its own)"
+        "--dtype", default="", choices=DTYPES, help="dtype of all weights (default: each keeps its own)"
     )
     return parser.parse_args(argv)
 
@@ -82,7 +82,7 @@ from transformers import (
 from lavis.common.errors import ConfigError, EmacError, FileError, MissingFileError, first_sentence
 from lavis.common.files import make_folder, open_to_others, write_atomically, write_json
 from lavis.models.blip2_models import adapters, weights
-from lavis.models.blip2_models.blip2 import CONV, DTYPES, VIT_MODELS, init_qformer, init_vision_encoder
+from lavis.models.blip2_models.blip2 import CONV, VIT_MODELS, init_qformer, init_vision_encoder
 from lavis.models.blip2_models.blip2_emac import Blip2Emac
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, PARTS, model_section
 from lavis.models.blip2_models.text import encode_prompts
@@ -134,7 +134,8 @@ def convert(
         native = {key: v for key, v in native.items() if not key.startswith(own) or adapters.is_adapter(key)}
     weights.require_finite(native, source)
     if dtype:
-        native = {key: value.to(DTYPES[dtype]) if value.is_floating_point() else value for key, value in native.items()}
+        kind = getattr(torch, dtype)
+        native = {key: value.to(kind) if value.is_floating_point() else value for key, value in native.items()}
     if to == "hub":
         native, written = _write_hub(native, target, source=source, llm=llm, model=model)
         if played:

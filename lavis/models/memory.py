@@ -58,7 +58,7 @@ from lavis.common.devices import mixed_precision
 from lavis.common.errors import ConfigError, EmacError, unknown
 from lavis.models import fast_llm
 from lavis.models.blip2_models import adapters
-from lavis.models.blip2_models.blip2 import dtype_named, init_qformer, init_vision_encoder
+from lavis.models.blip2_models.blip2 import init_qformer, init_vision_encoder
 from lavis.models.blip2_models.emac_config import (
     PARTS,
     checked_options,
@@ -133,7 +133,7 @@ class Sizes:
         options = checked_options(model)
         parts = skeleton(options, on_cpu=device == "cpu")
         encoder, qformer, llm = (parts[name] for name in ("visual_encoder", "Qformer", "llm_model"))
-        amp = mixed_precision(torch.device(device), dtype_named(options["amp"], "amp") if options["amp"] else None)
+        amp = mixed_precision(torch.device(device), getattr(torch, options["amp"]) if options["amp"] else None)
         everything: list[nn.Parameter] = []
         for part in parts.values():  # modules, and the query tokens, which are a parameter
             everything += part.parameters() if isinstance(part, nn.Module) else [part]
@@ -185,7 +185,7 @@ def skeleton(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
             ({"vocab_size": BERT_WORDS} if options["qformer_text_input"] else {}) | options["qformer_config"],
             options["qformer_text_input"],
         )
-        llm = AutoModelForCausalLM.from_config(llm_config).to(dtype_named(llm_dtype, "llm_dtype"))
+        llm = AutoModelForCausalLM.from_config(llm_config).to(getattr(torch, llm_dtype))
         proj = nn.Linear(qformer.config.hidden_size, llm.config.hidden_size)
         parts = dict(zip(PARTS, (encoder, ln_vision, qformer, queries, proj, llm), strict=True))
         if options["adaptor_tuning"]:

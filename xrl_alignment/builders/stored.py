@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lavis.common.settings import DTYPES
 from lavis.models.blip2_models.emac_config import CONFIG_DEFAULTS, MODEL_TYPES, PARTS
 from lavis.models.hf_vlm import options as hf_vlm
 from xrl_alignment.common.choices import CAMERAS, IMAGE_NOISE_NAMES, NAMES_BY
@@ -24,7 +25,7 @@ from xrl_alignment.settings.schema import EnvironmentConfig
 _SWITCH = (bool, Rule("true or false", lambda value: True))
 _SEED = (int, between(0, 2**63 - 1))
 _TOKENS = (int, between(1, 1 << 17))  # the longest context of today's language models
-_DTYPE = (str, one_of("float32", "float16", "bfloat16"))
+_DTYPE = (str, one_of(*DTYPES))
 _LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a Llama, for adapters
 
 # The allow-list, the only one: a new setting is not on it unless someone has thought about it. It has what the weights

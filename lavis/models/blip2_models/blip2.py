@@ -37,7 +37,6 @@ from lavis.models.blip2_models.text import load_llm_tokenizer
 from lavis.models.decoding import forget_decoding
 
 LN_VISION_EPS = 1e-5  # nn.LayerNorm's default, which LAVIS uses; the blocks of the vision encoder have 1e-6
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # EVA-CLIP-g as InstructBLIP has it (the class's default sizes); from this initializer_range random weights can train.
 VisionEncoder = InstructBlipVisionModel | ConvEncoder
 CONV = "conv"  # the project's own small encoder (`conv_encoder`)
@@ -53,13 +52,6 @@ class Float32LayerNorm(nn.LayerNorm):
         # The weights, too: on a CPU torch refuses weights of another type beside float32 numbers.
         weight, bias = self.weight.float(), self.bias.float()
         return F.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).type_as(x)
-
-
-def dtype_named(name: str, key: str) -> torch.dtype:
-    """The torch dtype called `name`; ConfigError names the config key `model.<key>`."""
-    if name not in DTYPES:
-        raise ConfigError(unknown(f"model.{key}", name, DTYPES))
-    return DTYPES[name]
 
 
 @contextmanager
@@ -88,7 +80,7 @@ def init_vision_encoder(
     if vit_model == CONV:
         with _naming("vit_config"):
             convolutions = ConvEncoder(ConvEncoderConfig(**{**sizes, "image_size": img_size}))
-        convolutions.to(dtype_named(precision, "vit_precision"))
+        convolutions.to(getattr(torch, precision))
         return convolutions, Float32LayerNorm(convolutions.config.hidden_size, eps=LN_VISION_EPS)
     if vit_model not in VIT_MODELS:
         raise ConfigError(unknown("model.vit_model", vit_model, (*VIT_MODELS, CONV)))
@@ -101,7 +93,7 @@ def init_vision_encoder(
     # LAVIS normalises behind the encoder (`ln_vision`), not in it.
     parts: Any = encoder  # Transformers' types do not allow another class of norm
     parts.post_layernorm = nn.Identity()
-    parts.to(dtype_named(precision, "vit_precision"))
+    parts.to(getattr(torch, precision))
     return encoder, Float32LayerNorm(config.hidden_size, eps=LN_VISION_EPS)
 
 
@@ -195,7 +187,7 @@ def init_llm(name_or_path: str, sizes: Mapping[str, Any], weights: str, dtype: s
     `weights` names a state dict (.safetensors or .pth, plain Transformers names) that is loaded on top. ConfigError if
     a folder's files lack weights, or words of the tokenizer.
     """
-    torch_dtype = dtype_named(dtype, "llm_dtype")
+    torch_dtype: torch.dtype = getattr(torch, dtype)
     if not sizes and not weights:
         if not name_or_path:
             raise ConfigError("model.llm_model is empty: name a folder or hub id, or give model.llm_config")
@@ -334,6 +326,6 @@ def parts(options: Mapping[str, Any]) -> dict[str, Any]:
         "llm_tokenizer": tokenizer,
         "qformer_tokenizer": bert,
         "frozen": frozen_parts(options),
-        "amp": dtype_named(options["amp"], "amp") if options["amp"] else None,
+        "amp": getattr(torch, options["amp"]) if options["amp"] else None,
         **{key: options[key] for key in same},
     }

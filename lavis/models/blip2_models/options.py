@@ -13,7 +13,18 @@ from omegaconf import DictConfig
 
 from lavis.common.config import plain
 from lavis.common.errors import ConfigError, unknown
-from lavis.common.settings import BELOW_ONE, SEED, Rule, Section, at_least, checked_keys, defaults_of, one_of, setting
+from lavis.common.settings import (
+    BELOW_ONE,
+    DTYPES,
+    SEED,
+    Rule,
+    Section,
+    at_least,
+    checked_keys,
+    defaults_of,
+    one_of,
+    setting,
+)
 
 MODEL_TYPES = {
     "tiny": "configs/models/blip2/blip2_emac_tiny.yaml",
@@ -27,7 +38,6 @@ MODEL_TYPES = {
 }
 VISION = ("visual_encoder", "ln_vision", "Qformer", "query_tokens")
 PARTS = (*VISION, "llm_proj", "llm_model")
-DTYPES = ("float32", "bfloat16", "float16")
 NO_LLM = "model.llm_model: there is no folder {}, and it is no hub id (owner/name)"
 
 

@@ -12,6 +12,7 @@ from lavis.common.config import plain
 from lavis.common.errors import ConfigError
 from lavis.common.settings import (
     BELOW_ONE,
+    DTYPES,
     SEED,
     Rule,
     Section,
@@ -25,7 +26,6 @@ from lavis.common.settings import (
 
 MODEL_TYPES = {"default": "configs/models/hf_vlm/hf_vlm.yaml"}
 PARTS = ("vision", "language")  # `vision` is all that is not the language model: encoder, connector, Q-Former
-DTYPES = ("float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "8bit", "4bit")
 _ARE_PARTS = list_of(", ".join(PARTS), PARTS.__contains__)
 _ARE_NAMES = list_of("names", lambda item: isinstance(item, str), empty=False)
