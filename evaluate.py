@@ -321,7 +321,7 @@ def play_trials(trials: Trials, number: int, teacher: TeacherParts) -> tuple[str
     log, solved, seconds = "", 0, []
     for trial in range(number):
         name = f"games of trial {trial + 1} of {number}" if number > 1 else "games"
-        with GameProgress(len(trials.games), name=name) as progress:
+        with GameProgress(len(trials.games) - solved, name=name) as progress:  # solved ones are not played again
             started = time.monotonic()
             if teacher.account:
                 teacher.account.start_round(trial)

@@ -91,6 +91,14 @@ def test_an_expert_alone_over_two_trials(program, tmp_path):
     assert got["best_of"]["success"] == 1.0 and len(got["episodes"]) == 2 and "best of 2 trials" in out
 
 
+def test_progress_of_a_later_trial_counts_the_games_that_it_plays(program, tmp_path):
+    program("expert.name=explorer", cfg="expert")
+    shortest = min(episode["actions"] for episode in result(tmp_path)["episodes"][0])
+    code, out, _ = program("expert.name=explorer", f"run.max_steps={shortest}", "run.num_trials=2", cfg="expert")
+    assert code == 0 and len(result(tmp_path)["episodes"][1]) == 1  # the other one was solved in the first trial
+    assert "2 of 2 games of trial 1 of 2" in out and "0 solved, 1 of 1 games of trial 2 of 2" in out
+
+
 def test_the_same_command_gives_the_same_figures(program, tmp_path):
     results = []
     for _ in range(2):
