@@ -14,7 +14,7 @@ from xrl_alignment.lab.audit.leakage import shared_with_training, told_by_text
 from xrl_alignment.lab.audit.logs import count_trials
 from xrl_alignment.lab.audit.power import detectable, games_needed, one_sided_games
 from xrl_alignment.lab.audit.published import gaps, read_published
-from xrl_alignment.lab.results.lab import Lab
+from xrl_alignment.lab.results.lab import Lab, as_options
 from xrl_alignment.play.evaluation.protocols import PROTOCOLS
 
 PLAYERS, DIALECTS = "xrl_alignment.lab.audit.players", "xrl_alignment.lab.audit.dialects"
@@ -47,8 +47,7 @@ def evaluate(lab: Lab, name: str, config: str, options: Mapping[str, Any], proto
     output = lab.output / "evaluations" / f"{name}.json"
     table = lab.output / "scores.jsonl"
     command = ["evaluate.py", "--cfg-path", f"configs/{config}.yaml", *(["--protocol", protocol] if protocol else [])]
-    given = {**options, "run.output": output, "run.table": table}
-    command += ["--options", *(f"{key}={value}" for key, value in given.items())]
+    command += as_options({**options, "run.output": output, "run.table": table})
     lab.step(f"evaluations/{name}", command)
     result = read_json(output)
     # Of the card what the page shows; the whole result stays in its own file.
@@ -59,7 +58,7 @@ def evaluate(lab: Lab, name: str, config: str, options: Mapping[str, Any], proto
         found[part]["per_task_type"] = {
             kind: {"solved": row["solved"], "games": row["games"]} for kind, row in kinds.items()
         }
-    shown = " ".join(command).replace(str(lab.output), "OUTPUT")
+    shown = " ".join(command).replace('"', "").replace(str(lab.output), "OUTPUT")
     return found | {"command": f"python {shown}"}
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lavis.common.config import as_option
 from lavis.common.errors import EmacError
 from lavis.common.files import write_json
 from lavis.common.paths import REPO_ROOT
@@ -99,7 +100,7 @@ class Lab:
         `objective` dpo `start` is the reference, too.
         """
         # Settings over those of student.yaml; the last group is this method's own and cannot be overridden.
-        listed = ",".join(map(str, storages))
+        listed = json.dumps([*map(str, storages)], ensure_ascii=False, separators=(",", ":"))
         from_start = {"model.pretrained": start, "model.load_pretrained": True} if start else {}
         if options.get("objective") == "dpo":
             from_start["model.ref_pretrained"] = start
@@ -109,13 +110,13 @@ class Lab:
             | {f"model.{key}": value for key, value in (model or {}).items()}
             | {f"run.{key}": value for key, value in options.items()}
             | {
-                "datasets.alfworld_cap.build_info.annotations.train.storage": f"[{listed}]",
+                "datasets.alfworld_cap.build_info.annotations.train.storage": listed,
                 "run.output_dir": self.output / "students",
                 "run.job_id": name,
                 "run.resume_ckpt_path": "latest",
             }
         )
-        self.step(f"students/{name}", ["train.py", "--cfg-path", str(CONFIGS / "student.yaml"), *_options(given)])
+        self.step(f"students/{name}", ["train.py", "--cfg-path", str(CONFIGS / "student.yaml"), *as_options(given)])
         # One checkpoint for each step of the learning rate, by its number: as text 10 would come before 9.
         found = (self.output / "students" / name).glob("checkpoint_[0-9]*.pth")
         *older, newest = sorted(found, key=lambda checkpoint: int(checkpoint.stem.rpartition("_")[2]))
@@ -146,7 +147,7 @@ class Lab:
             killed = [run for run in folder.glob(runs) if (run / "config.yaml").is_file() and not (run / done).exists()]
             return ["--resume", str(max(killed))] if killed else []
 
-        self.step(f"rounds/{name}", [*command, *_options(given)], resume=resume)
+        self.step(f"rounds/{name}", [*command, *as_options(given)], resume=resume)
         # Names end with the time of the start, so the largest is the newest.
         return max(run for run in folder.glob(runs) if (run / done).exists())
 
@@ -155,7 +156,7 @@ class Lab:
         output = self.output / "evaluations" / f"{name}.json"
         player = {"model.pretrained": weights} if weights else {"model.model_type": "student_official"}
         given = player | {"run.num_trials": trials, "run.output": output} | dict(options)
-        command = ["evaluate.py", "--cfg-path", str(CONFIGS / "evaluation.yaml"), *_options(given)]
+        command = ["evaluate.py", "--cfg-path", str(CONFIGS / "evaluation.yaml"), *as_options(given)]
         self.step(f"evaluations/{name}", command)
         return json.loads(output.read_text(encoding="utf-8"))
 
@@ -169,8 +170,9 @@ class Lab:
         done = self.output / "steps" / f"{name}.json"
         # Two chains may need one step: the second waits, and finds it done.
         with self._locks[name]:
-            # The command as another machine would write it.
-            shown = " ".join(command).replace(str(self.output), "OUTPUT").replace(f"{REPO_ROOT}{os.sep}", "")
+            # The command as another machine would write it, without the quotes of this one's paths.
+            shown = " ".join(command).replace('"', "").replace(str(self.output), "OUTPUT")
+            shown = shown.replace(f"{REPO_ROOT}{os.sep}", "")
             if done.is_file():
                 made = json.loads(done.read_text(encoding="utf-8"))
                 if made["command"] != shown:
@@ -236,5 +238,7 @@ class Lab:
         return seconds
 
 
-def _options(settings: Mapping[str, Any]) -> list[str]:
-    return ["--options", *(f"{key}={value}" for key, value in settings.items())]
+def as_options(settings: Mapping[str, Any]) -> list[str]:
+    """`--options` for `settings`; paths are in quotes, without which yaml cuts `/runs #2` to `/runs`."""
+    pairs = settings.items()
+    return ["--options", *(as_option(key, it) if isinstance(it, Path) else f"{key}={it}" for key, it in pairs)]

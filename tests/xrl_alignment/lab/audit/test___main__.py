@@ -7,10 +7,13 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from omegaconf import OmegaConf
 
 from alfworld_native.errors import EnvironmentFault
 from alfworld_native.games import find_splits
+from lavis.common.config import read_option
 from lavis.common.errors import ConfigError
+from lavis.common.files import write_json
 from lavis.common.paths import REPO_ROOT
 from tests.xrl_alignment.lab.audit.test_logs import write
 from xrl_alignment.lab.audit import __main__ as audit
@@ -71,6 +74,21 @@ def test_a_page_of_what_is_done_trains_and_plays_nothing(tmp_path, monkeypatch):
     lab, sizes = Lab(tmp_path, say=lambda text: None), replace(QUICK, only_done=True)
     assert experiments.players(lab, sizes) == {"valid_seen": {}}
     assert not any(experiments.protocols(lab, sizes).values())
+
+
+def test_a_folder_with_a_number_sign_gets_its_own_results(tmp_path, monkeypatch):
+    lab, commands = Lab(tmp_path / "audit #2", say=lambda text: None), []
+    written = {"games": 1, "solved": 1, "per_task_type": {}}
+    card = dict.fromkeys(("who", "sees", "decode", "protocol", "max_steps", "trials", "split", "games_hash"))
+    monkeypatch.setattr(lab, "step", lambda name, command: commands.append(command))
+    write_json(lab.output / "evaluations/a.json", {**card, "first_trial": written, "best_of": written})
+    found = experiments.evaluate(lab, "a", "evaluate/expert", {"expert.name": "explorer"})
+    options = OmegaConf.merge(*map(read_option, commands[0][commands[0].index("--options") + 1 :]))
+    assert options.run.output == str(lab.output / "evaluations/a.json")
+    assert options.run.table == str(lab.output / "scores.jsonl")
+    assert found["command"].endswith(
+        "expert.name=explorer run.output=OUTPUT/evaluations/a.json run.table=OUTPUT/scores.jsonl"
+    )
 
 
 def test_a_page_of_nothing_is_a_page(tmp_path, monkeypatch):

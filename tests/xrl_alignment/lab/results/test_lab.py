@@ -13,7 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from omegaconf import OmegaConf
 
+from lavis.common.config import read_option
 from xrl_alignment.lab.results.lab import Lab, StepError
 
 COUNT = "import pathlib, sys; file = pathlib.Path(sys.argv[1]); file.write_text(file.read_text() + 'x')"
@@ -122,6 +124,19 @@ def test_a_run_that_was_killed_before_it_had_settings_is_not_continued(tmp_path:
     (runs[1] / "config.yaml").touch()
     lab.label("r", tmp_path / "start.pth", {})
     assert given == [[], ["--resume", str(runs[1])]]
+
+
+def test_paths_reach_the_programs_whole_and_are_recorded_without_quotes(tmp_path: Path, monkeypatch) -> None:
+    lab, commands = Lab(tmp_path / "runs #2"), []
+    monkeypatch.setattr(lab, "_run", lambda name, command, note: commands.append(command) or 1.0)
+    (checkpoints := lab.output / "students" / "s").mkdir(parents=True)
+    (checkpoints / "checkpoint_1.pth").touch()
+    lab.train("s", [Path("/a, b"), Path("/c #d")], lab.output / "start.pth", max_iters=1)
+    read = OmegaConf.merge(*map(read_option, commands[0][commands[0].index("--options") + 1 :]))
+    assert read.datasets.alfworld_cap.build_info.annotations.train.storage == ["/a, b", "/c #d"]
+    assert (read.model.pretrained, read.run.max_iters) == (str(lab.output / "start.pth"), 1)
+    recorded = json.loads((lab.output / "steps" / "students" / "s.json").read_text())["command"]
+    assert "model.pretrained=OUTPUT/start.pth " in recorded and "storage=[/a, b,/c #d]" in recorded
 
 
 def test_chains_that_need_the_same_step_wait_for_it(tmp_path: Path, counter: Path) -> None:
