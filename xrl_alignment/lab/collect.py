@@ -77,9 +77,11 @@ def collect(
         if plan.format == "shards" and (lost := forget_lost(out)):
             print(f"{len(lost)} shards are gone or cut short ({lost[0]}, …): their games are played again", flush=True)
         # The card is written last, and then the list of entries is no longer needed: nothing is left to do.
-        if (out / "README.md").is_file() and not (out / ".annotations.jsonl").is_file():
-            path = out / "episodes.jsonl"
-            return parse_episodes(path.read_bytes(), path)[0]
+        path = out / "episodes.jsonl"
+        if (out / "README.md").is_file() and path.is_file() and not (out / ".annotations.jsonl").is_file():
+            episodes = parse_episodes(path.read_bytes(), path)[0]
+            if len(episodes) == len(games):  # else the list was cut short since
+                return sorted(episodes, key=lambda episode: episode.env)
         journal = CollectionJournal(out)
         # By number in the list: the plan holds the list's hash, so the same number is the same game.
         known = {episode.env for episode in journal.done}

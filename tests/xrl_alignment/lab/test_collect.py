@@ -304,6 +304,18 @@ def test_pictures_are_exact_as_png_and_on_disk_before_the_journal_names_them(
         assert np.array_equal(np.asarray(picture), environment.render())
 
 
+def test_a_finished_collection_whose_list_is_gone_or_cut_short_is_collected_again(games, tmp_path):
+    done = collect(Plan(), games[:2], tmp_path)
+    path, before = tmp_path / "episodes.jsonl", content(tmp_path)
+    first = path.read_bytes().splitlines(keepends=True)[0]
+    for left in (first, b"", None):
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        assert [(e.env, e.stored) for e in collect(Plan(), games[:2], tmp_path)] == [(e.env, e.stored) for e in done]
+        assert content(tmp_path) == before and len(path.read_bytes().splitlines()) == 2
+
+
 def test_other_settings_need_another_folder(games: list[Game], tmp_path: Path) -> None:
     collect(Plan(), games[:1], tmp_path)
     with pytest.raises(ConfigError, match=r"begun with other settings \(seed: 0 there, 1 now\): use another --out"):
