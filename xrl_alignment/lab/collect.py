@@ -112,7 +112,9 @@ def _claim(plan: Plan, out: Path) -> None:
     """Write the plan into the folder, or check that it is the one there."""
     path = out / "collection.json"
     if not path.is_file():
-        if others := [*out.glob("*.h5"), *out.glob("annotations.json")]:  # whose place this one's could take
+        # Whose place this one's could take.
+        names = ("*.h5", "annotations.json", "README.md")
+        if others := [each for name in names for each in out.glob(name) if each.is_file()]:
             raise ConfigError(f"{out} holds data that no collection has written ({others[0].name}): use another --out")
         write_json(path, asdict(plan))
         return

@@ -316,6 +316,13 @@ def test_a_finished_collection_whose_list_is_gone_or_cut_short_is_collected_agai
         assert content(tmp_path) == before and len(path.read_bytes().splitlines()) == 2
 
 
+def test_a_card_of_somebodys_own_stays(games: list[Game], tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ConfigError, match=r"no collection has written .README\.md.: use another --out"):
+        collect(Plan(), games[:1], tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine" and not (tmp_path / "collection.json").is_file()
+
+
 def test_other_settings_need_another_folder(games: list[Game], tmp_path: Path) -> None:
     collect(Plan(), games[:1], tmp_path)
     with pytest.raises(ConfigError, match=r"begun with other settings \(seed: 0 there, 1 now\): use another --out"):
