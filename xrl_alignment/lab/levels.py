@@ -261,7 +261,7 @@ def play(player: Player, chosen: GameSet, out: Path) -> dict[str, Any]:
     asked = {"player": player.name, "level": level, "set": chosen.name, "hash": chosen.hash, "max_steps": limit}
     asked |= {"games": len(chosen.games), **player.identity}
     if path.is_file():
-        known = read_json(path)
+        known = _read(path)
         # A subset of the file's entries: it also holds the figures.
         if asked.items() <= known.items():
             print(f"{path}: played before; without this file it is played again", flush=True)
@@ -279,6 +279,12 @@ def play(player: Player, chosen: GameSet, out: Path) -> dict[str, Any]:
     found = asked | summarise(results) | {"versions": versions()}
     write_json(path, found)
     return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What `play` has written into a file; nothing of a file that holds something else."""
+    known = read_json(path)
+    return known if isinstance(known, dict) and known.keys() >= {"level", "interval", "versions"} else {}
 
 
 def _slug(name: str) -> str:
@@ -413,7 +419,7 @@ def _cell(figures: dict[str, Any]) -> str:
 def _player_card(player: Player, out: Path) -> str:
     """The card of a player: all that it has played whose figures are in `out`, also in earlier calls."""
     files = sorted(out.glob(f"*-{_slug(player.name)}.json"))
-    known = [read_json(path) for path in files]
+    known = [_read(path) for path in files]
     # Not figures of other weights or another class by the same name.
     asked = {"player": player.name, **player.identity}
     rows = [row for row in known if asked.items() <= row.items() and row["level"] in LEVELS]

@@ -49,6 +49,19 @@ def test_a_table_is_made_once_and_written_into_its_page(tmp_path, monkeypatch, c
         levels.main(asked)
 
 
+@pytest.mark.parametrize("content", [[1], None, {"player": "explorer"}, "without versions"])
+def test_a_file_without_figures_is_played_again(tmp_path, content):
+    asked = ["--out", str(tmp_path), "--levels", "standard", "--players", "explorer", "--games", "1", "--fresh", "7"]
+    assert levels.main(asked) == 0
+    file, other = tmp_path / "fresh-7-standard-1-explorer.json", tmp_path / "other-explorer.json"
+    whole = json.loads(file.read_text())
+    if content == "without versions":
+        content = {key: value for key, value in whole.items() if key != "versions"}
+    for each in (file, other):
+        each.write_text(json.dumps(content))
+    assert levels.main(asked) == 0 and json.loads(file.read_text()) == whole
+
+
 def test_what_goes_wrong_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     page = tmp_path / "page.md"
