@@ -49,7 +49,7 @@ from alfworld_native.games import find_games
 from alfworld_native.household.frozen import GAMES, HASHES, contents_hash
 from alfworld_native.household.generator import generate
 from alfworld_native.household.levels import LEVELS
-from lavis.common.errors import ConfigError, unknown
+from lavis.common.errors import ConfigError, FileError, unknown
 from lavis.common.files import make_folder, read_json, writable, write_json, write_text
 from lavis.common.named_class import is_class_name, load_class, make_named
 from lavis.common.paths import REPO_ROOT
@@ -367,7 +367,10 @@ def _check_options(options: Sequence[str], players: Sequence[str]) -> None:
 
 def _page_parts(page: Path) -> tuple[str, str]:
     """What stands before and behind the table in `page`; ConfigError if no place is marked for it."""
-    content = page.read_text(encoding="utf-8") if page.is_file() else ""
+    try:
+        content = page.read_text(encoding="utf-8") if page.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"--page {page} cannot be read: {error}") from error
     before, begin, rest = content.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -15,7 +15,7 @@ from alfworld_native import choose_games
 from alfworld_native.household.floor_plans import floor_plan_numbers
 from alfworld_native.household.frozen import HASHES
 from alfworld_native.household.levels import LEVELS, GameLevel
-from lavis.common.errors import ConfigError
+from lavis.common.errors import ConfigError, FileError
 from lavis.common.paths import REPO_ROOT
 from lavis.common.program import run_program
 from lavis.models.blip2_models.weights import WeightsError
@@ -70,6 +70,9 @@ def test_what_goes_wrong_is_one_line(tmp_path, monkeypatch, capsys):
         asked = ["--out", str(tmp_path / "out"), "--levels", "many", "--players", "--page", str(page)]
         run_program(lambda: levels.main(asked))
     assert end.value.code == 2 and "has no lines <!-- table" in capsys.readouterr().err
+    page.write_bytes("Größe".encode("latin-1"))
+    with pytest.raises(FileError, match="page.md cannot be read: 'utf-8' codec can't decode"):
+        levels.main(asked)
     games = choose_games("household", "household_many", num=1)
     monkeypatch.setitem(LEVELS, "many", GameLevel(max_steps=3))
     with pytest.raises(levels.UnsolvableError, match="cannot be solved in 3 steps"):
