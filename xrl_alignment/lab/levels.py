@@ -1,8 +1,7 @@
 """Who solves how many games of each level: a table for docs/levels.md, for any player, on frozen or on fresh games.
 
     python -m xrl_alignment.levels --page docs/levels.md                     # frozen test sets
-    python -m xrl_alignment.levels --players student --fresh 12345 --games 100 --json F
-    python -m xrl_alignment.levels --players explorer random --levels hidden house --games 20
+    python -m xrl_alignment.levels --players student random --levels hidden house --fresh 12345 --games 100 --json F
 
 A player is `explorer`, `random`, `student` or `student_official` (those that ship), or one of your own:
 
@@ -38,6 +37,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from alfworld_native import choose_games
 from alfworld_native.advice.shortest import shortest_way
@@ -119,10 +119,11 @@ def player_named(text: str, options: Sequence[str] = ()) -> Player:
         return Player(text, {"source": _digest(inspect.getfile(named)), "reads": ", ".join(reads)}, made, answers)
     model, _, address = text.partition("@")
     if model and address.startswith(("http://", "https://")):
-        return Player(text, {}, partial(_endpoint, model, address))
-    raise ConfigError(
-        f"{unknown('player', text, PLAYERS)}, or a checkpoint's file, MODEL@http://HOST/v1, or module:Class"
-    )
+        # Files and tables name the host, never the whole address: it may hold a key.
+        name = f"{model}@{urlsplit(address).netloc.rpartition('@')[2]}"
+        identity = {"address": hashlib.sha256(address.encode()).hexdigest()[:6]}
+        return Player(name, identity, partial(_endpoint, model, address))
+    raise ConfigError(f"{unknown('player', text, PLAYERS)}, a checkpoint's file, MODEL@http://HOST/v1, module:Class")
 
 
 def _digest(*files: str | Path) -> str:
@@ -421,8 +422,7 @@ def _cell(figures: dict[str, Any]) -> str:
 
 def _player_card(player: Player, out: Path) -> str:
     """The card of a player: all that it has played whose figures are in `out`, also in earlier calls."""
-    files = sorted(out.glob(f"*-{_slug(player.name)}.json"))
-    known = [_read(path) for path in files]
+    known = [_read(path) for path in sorted(out.glob(f"*-{_slug(player.name)}.json"))]
     # Not figures of other weights or another class by the same name.
     asked = {"player": player.name, **player.identity}
     rows = [row for row in known if asked.items() <= row.items() and row["level"] in LEVELS]

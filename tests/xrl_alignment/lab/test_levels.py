@@ -214,6 +214,13 @@ def test_a_class_is_given_what_it_declares_and_its_card_says_how_it_answers(tmp_
     assert max(map(len, Silent.prompts)) > 3000, "a class is told the whole episode"
 
 
+def test_an_endpoints_address_is_not_published():
+    """Cards and files had all of it: user, password, and a key in the path."""
+    one, other = (levels.player_named(f"gpt@https://me:pass@host:81/v1?key={key}", []) for key in ("abc", "abd"))
+    assert one.name == "gpt@host:81" and "pass" not in str(one.identity) and "abc" not in str(one.identity)
+    assert one.identity != other.identity, "figures of another address are not taken for its own"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
