@@ -42,7 +42,7 @@ class TestAct:
 
     def test_a_forbidden_answer_gives_way_to_the_next_best(self, student: ColourStudent) -> None:
         question = Question("> ", (RED,))
-        ranked = student.write([question], num_captions=ALTERNATIVES)
+        ranked = student.write([question], num_beams=ALTERNATIVES, num_captions=ALTERNATIVES)
         for count in (0, 1, ALTERNATIVES - 1):
             forbidden = Question("> ", (RED,), forbidden=frozenset(ranked[:count]))
             assert student.act([Question("> ", (BLUE,)), forbidden])[1] == ranked[count]
