@@ -71,7 +71,8 @@ def test_every_experiment_runs_and_a_second_call_repeats_nothing(alfworld_data: 
     assert results["ablations"]["games"]["8"]["success"] == results["ablations"]["expert"]["explorer"]["success"]
     page = (tmp_path / "results.md").read_text()
     assert results["ablations"]["batches"]["4"]["minutes"] > 0 and (tmp_path / "results.svg").stat().st_size > 10_000
-    assert "| (b) only the image shows what lies where |" in page and "### 8 training games" in page
+    assert "| (b) only the rendered state with labels shows what lies where |" in page
+    assert "### 8 training games" in page
     second = run(tmp_path)
     assert second.returncode == 0 and " s\n" not in second.stdout  # no step ran
     assert (tmp_path / "results.md").read_text() == page
