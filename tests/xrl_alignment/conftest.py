@@ -152,6 +152,7 @@ class Run:
                 self.rounds,
                 make_expert=lambda: make_expert(expert),
                 client_expert=options.pop("client_expert", ""),
+                max_batch=options.pop("max_batch", 32),
                 beta=beta if train else [0.0],
                 max_steps=options.pop("max_steps", MAX_STEPS),
                 repeat_limit=options.pop("repeat_limit", 0),
