@@ -61,6 +61,7 @@ def list_of(what: str, holds: Callable[[Any], bool], *, empty: bool = True) -> R
 SECONDS = Rule("a number of seconds above 0", lambda value: 0 < value < math.inf)
 SEED = Rule("a number from 0 to 4294967295", lambda value: 0 <= value < 2**32)  # NumPy's largest
 DTYPES = ("float32", "bfloat16", "float16")  # number formats by torch's names
+AMP = Rule(f"one of {', '.join(DTYPES)}", (None, "", *DTYPES).__contains__)  # of autocast; null or empty: none
 BELOW_ONE = Rule("a number of at least 0 and below 1", lambda value: 0 <= value < 1)
 ABOVE_ZERO = Rule("a number above 0", lambda value: 0 < value < math.inf)
 FINITE = Rule("a finite number", math.isfinite)

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from lavis.common.config import plain
 from lavis.common.errors import ConfigError, unknown
 from lavis.common.settings import (
+    AMP,
     BELOW_ONE,
     DTYPES,
     SEED,
@@ -106,7 +107,7 @@ class Blip2EmacKeys(Section, section="model"):
     amp: str = setting(
         "",
         "number format of autocast in training; empty: none. A CPU that only emulates bfloat16 computes in float32",
-        Rule(f"one of {', '.join(DTYPES)}", (None, "", *DTYPES).__contains__),
+        AMP,
     )
     init_seed: int = setting(0, "seed of random weights", SEED)
     allow_random: list[str] = setting([], "parts that may keep random weights where others must come from a file")

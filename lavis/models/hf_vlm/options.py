@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from lavis.common.config import plain
 from lavis.common.errors import ConfigError
 from lavis.common.settings import (
+    AMP,
     BELOW_ONE,
     DTYPES,
     SEED,
@@ -56,7 +57,7 @@ class HfVlmKeys(Section, section="model"):
         "",
         "number format of autocast in training; empty: `dtype` if that is bfloat16, or on a GPU float16. A CPU that "
         "only emulates bfloat16 computes in float32",
-        Rule(f"one of {', '.join(DTYPES)}", (None, "", *DTYPES).__contains__),
+        AMP,
     )
     # What trains (LoRA, arXiv:2106.09685).
     lora_rank: int = setting(
